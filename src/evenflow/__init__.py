@@ -1,0 +1,1 @@
+"""evenflow: even token streams while long prompts land."""

@@ -1,0 +1,1 @@
+"""Instruments: records, metrics, comparisons."""

@@ -1,0 +1,1 @@
+"""What a model is: its sizes, its file formats, its family."""

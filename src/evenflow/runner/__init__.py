@@ -1,0 +1,1 @@
+"""What computes a step: the protocol, the flat batch, and the runners."""
