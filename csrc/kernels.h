@@ -11,20 +11,21 @@
 
 namespace evenflow {
 
-// Stored weights. int8 is Q8_0, int4 is Q4_0 and Q4_1, in groups of 32 along K.
-enum class WeightFormat : int32_t { kF32 = 0, kBf16 = 1, kInt8 = 2, kInt4 = 3 };
+// Stored weights. The last three are GGUF's formats, kept exactly, in groups of 32 along K.
+enum class WeightFormat : int32_t { kF32 = 0, kBf16 = 1, kQ8_0 = 2, kQ4_0 = 3, kQ4_1 = 4 };
 
 // Columns that one packed panel holds; every format, every instruction set.
-inline constexpr int kPanelColumns = 64;
+inline constexpr int kPanelColumns = 32;
 inline constexpr int kGroup = 32;          // weights along K that share a scale
 inline constexpr int kKeysPerBlock = 64;   // slots of a KV block as the kernels see it
+inline constexpr int kKeysPerSection = 512;  // keys whose partial results merge as one part
 
 // What happens to a finished tile of a product.
 enum class Epilogue : int32_t {
   kStoreF32 = 0,  // out[row, col] = sum (+ bias[col])
   kAddF32 = 1,    // out[row, col] += sum (+ bias[col]): the residual stream
-  kSiluMul = 2,   // each panel holds 32 gate then 32 up columns; out[row, 32 a panel] in
-                  // activation type = silu(gate) * up
+  kSiluMul = 2,   // panels 2i and 2i + 1 hold the same 32 columns of gate and of up;
+                  // out[row, 32 i + c] = silu(gate) * up, rounded to bf16 (float32 for kF32)
 };
 
 // out[rows, columns] = x[rows, depth] times the transpose of weights[columns, depth].
@@ -32,15 +33,15 @@ struct GemmArgs {
   const void* x;          // [rows, depth] bf16, or float32 when weights are kF32
   const void* weights;    // packed panels, see pack.h
   const float* bias;      // [columns] or nullptr
-  const float* x_sums;    // [rows, depth / 32] sums of x over each group (int4 only), else nullptr
+  const float* x_sums;    // [rows, depth / 32] sums of x over each group (kQ4_1), else nullptr
   void* out;              // see Epilogue
   int64_t x_stride;       // elements between rows of x
   int64_t out_stride;     // elements between rows of out
   int64_t x_sums_stride;  // elements between rows of x_sums
-  int32_t rows, depth, columns;
+  int32_t rows, depth, columns;  // columns of out, so half of the panels' for kSiluMul
   WeightFormat format;
   Epilogue epilogue;
-  const void* next_weights;  // bytes to prefetch while computing (the next product), or nullptr
+  const void* next_weights;  // what this thread will read next, to be prefetched; or nullptr
   int64_t next_bytes;
 };
 
@@ -61,11 +62,23 @@ struct AttentionArgs {
   int32_t num_spans, num_heads, num_kv_heads, head_dim;
   float scale;  // 1 / sqrt(head_dim), multiplied onto the scores
   bool kv_f32, out_f32;
+  float* partials;    // [plan.num_partials], 64-byte aligned; where split tasks leave their parts
+  int32_t* arrivals;  // [plan.num_groups], all zero before the first call and after the last
 };
 
-// One piece of attention: consecutive tokens of one span, all query heads of one KV head.
+// One piece of attention: consecutive tokens of one span, all query heads of one KV head, and a run
+// of sections of keys. Tasks that share a group see the same rows; the last one to end merges.
 struct AttentionTask {
   int32_t span, kv_head, first_token, num_tokens;  // first_token counts from the span's start
+  int32_t first_section, num_sections;
+  int32_t group, group_tasks;  // group is -1 where one task sees all sections
+  int64_t partials;            // offset of the group's parts
+};
+
+// What a step needs: tasks, groups of split tasks, floats for their parts.
+struct AttentionPlan {
+  int32_t num_tasks, num_groups;
+  int64_t num_partials;
 };
 
 // Norm: out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight; float32 in, bf16 or float32 out.
@@ -147,7 +160,8 @@ struct Kernels {
 
   // --- gemm (csrc/gemm*.cpp) ---
   // Rows [row_begin, row_end) by panels [panel_begin, panel_end) of one product. scratch is the
-  // calling thread's own, gemm_scratch_bytes long, 64-byte aligned.
+  // calling thread's own, gemm_scratch_bytes long, 64-byte aligned. Panels come in whole pairs
+  // (both ends even) for kSiluMul; else the last pair of a range may be half.
   void (*gemm)(const GemmArgs& args, int row_begin, int row_end, int panel_begin, int panel_end,
                void* scratch);
   size_t (*gemm_scratch_bytes)(int depth);
@@ -155,8 +169,9 @@ struct Kernels {
   // --- attention (csrc/attention*.cpp) ---
   // Cuts a step into tasks, longest first is not needed; writes at most max_tasks, returns how many
   // there are (call with max_tasks = 0 to count). The cut decides speed, never bits.
-  int (*plan_attention)(const AttentionArgs& args, int num_threads, AttentionTask* tasks,
-                        int max_tasks);
+  // The plan depends on the spans alone, so one serves all layers.
+  AttentionPlan (*plan_attention)(const AttentionArgs& args, int num_threads, AttentionTask* tasks,
+                                  int max_tasks);
   void (*attention)(const AttentionArgs& args, const AttentionTask& task, void* scratch);
   size_t (*attention_scratch_bytes)(int num_heads, int num_kv_heads, int head_dim);
 
