@@ -67,3 +67,7 @@ class QueueFullError(EvenflowError):
     """The bounded queue has no room for another request."""
 
     http_status = 429
+
+
+class TraceError(EvenflowError):
+    """A trace file that cannot be read or written, or is of another version."""

@@ -78,3 +78,19 @@ class TokenEvent(NamedTuple):
     token: int
     logprob: float | None
     finish: FinishReason | None
+
+
+class StreamEvent(NamedTuple):
+    """What a caller sees of a token: its id and the text that became certain with it.
+
+    `token_id` is -1 when the event only ends the request. `text` may be empty (half a character,
+    or the possible beginning of a stop string). The event with a `finish_reason` is the last one;
+    with "error", `error` says what happened.
+    """
+
+    request_id: str
+    token_id: int
+    text: str
+    logprob: float | None
+    finish_reason: FinishReason | None
+    error: Exception | None = None

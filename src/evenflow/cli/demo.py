@@ -1,0 +1,7 @@
+"""`evenflow demo`."""
+
+from __future__ import annotations
+
+
+def demo() -> None:
+    """See it."""

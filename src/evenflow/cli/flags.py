@@ -1,0 +1,109 @@
+"""The options of the engine and of sampling as flags, spelt as in vLLM where it has the same one.
+
+A command says `engine: Group` or `sampling: Group` and gets, by name, what was given on the command
+line and nothing else, so that every default lives with its option and not here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Group = dict[str, Any]
+
+
+class Flag(NamedTuple):
+    """A flag's type, its help, and how the two ways of a switch are spelt."""
+
+    kind: type
+    help: str
+    spelling: str = ""
+
+
+ENGINE = {
+    "runner": Flag(str, "What computes the steps: auto or reference."),
+    "max_model_len": Flag(int, "Positions one request may have, prompt and output together."),
+    "max_num_batched_tokens": Flag(int, "The budget: positions that one step may compute."),
+    "max_num_seqs": Flag(int, "Requests that may be running at once."),
+    "block_size": Flag(int, "Positions per KV block."),
+    "num_kv_blocks": Flag(int, "Blocks in the KV pool."),
+    "kv_cache_memory_bytes": Flag(int, "The KV pool's size in bytes, instead of its blocks."),
+    "enable_prefix_caching": Flag(
+        bool,
+        "Keep and share full blocks between requests.",
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+    ),
+    "enable_chunked_prefill": Flag(
+        bool,
+        "Cut prompts into chunks.",
+        "--enable-chunked-prefill/--no-enable-chunked-prefill",
+    ),
+    "policy": Flag(str, "auto, chunked, prefill-first or decode-first."),
+    "long_prefill_token_threshold": Flag(int, "A chunk's largest size; 0 is no such limit."),
+    "max_partial_prefills": Flag(int, "Prompts that may be part-way through their prefill."),
+    "min_prefill_tokens": Flag(int, "Positions of a step kept for prompts, when any wait."),
+    "priority_aging_steps": Flag(int, "A waiting request gains a priority level every N steps."),
+    "max_admission_skips": Flag(int, "Requests admitted past one that does not fit, at most."),
+    "max_preemptions": Flag(int, "After so many, a request comes back with all reserved."),
+    "plan_depth": Flag(int, "Plans that may be in flight at once."),
+}
+
+SAMPLING = {
+    "max_tokens": Flag(int, "Tokens to generate at most."),
+    "min_tokens": Flag(int, "Tokens to generate before it may end."),
+    "temperature": Flag(float, "0 is greedy; the default is 1."),
+    "top_p": Flag(float, "Keep the smallest set of tokens of this probability."),
+    "top_k": Flag(int, "Keep the k likeliest tokens; 0 keeps all."),
+    "min_p": Flag(float, "Drop tokens below this share of the likeliest one."),
+    "seed": Flag(int, "The same seed draws the same tokens."),
+    "stop": Flag(list[str], "A string that ends the text; may be repeated."),
+    "ignore_eos": Flag(bool, "Go on after the model's end of sequence.", "--ignore-eos"),
+}
+
+_GROUPS = {"engine": ENGINE, "sampling": SAMPLING}
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace a command's `engine` and `sampling` parameters by the flags of their group."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {name: table for name, table in _GROUPS.items() if name in signature.parameters}
+    kept = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name not in groups
+    ]
+    added = [
+        _parameter(name, flag, f"{group.capitalize()} options")
+        for group, table in groups.items()
+        for name, flag in table.items()
+    ]
+
+    @functools.wraps(command)
+    def flat(**values: Any) -> None:
+        for group, table in groups.items():
+            taken = {name: values.pop(name) for name in table}
+            values[group] = {name: v for name, v in taken.items() if v not in (None, [])}
+        command(**values)
+
+    # typer reads the signature and the annotations; both must show the flags
+    del flat.__dict__["__wrapped__"]
+    flat.__dict__["__signature__"] = signature.replace(parameters=[*kept, *added])
+    flat.__annotations__ = {p.name: p.annotation for p in [*kept, *added]}
+    return flat
+
+
+def _parameter(name: str, flag: Flag, panel: str) -> inspect.Parameter:
+    spelling = [flag.spelling] if flag.spelling else []
+    option = typer.Option(*spelling, help=flag.help, rich_help_panel=panel, show_default=False)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[flag.kind | None, option],
+    )

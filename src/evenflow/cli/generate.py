@@ -1,0 +1,197 @@
+"""`evenflow generate`: one prompt in, its continuation on stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from evenflow.cli.flags import Group, with_flags
+from evenflow.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from evenflow import LLM, SamplingParams, StreamEvent
+    from evenflow.config import EngineConfig
+
+DEFAULT_MAX_TOKENS = 256  # the API's 16, as in vLLM, would end most answers mid-sentence
+
+
+class Wanted(NamedTuple):
+    """What to do with the prompt and what to print."""
+
+    chat: bool
+    json: bool
+    stream: bool
+    show_config: bool
+    trace: Path | None
+
+
+@with_flags
+def generate(
+    *,
+    engine: Group,
+    sampling: Group,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; else --file or stdin.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    model: Annotated[
+        str, typer.Option(help="smollm2, a .gguf file, or a Hugging Face folder.")
+    ] = "smollm2",
+    chat: Annotated[bool, typer.Option("--chat", help="Use the model's chat template.")] = False,
+    stream: Annotated[
+        bool | None,
+        typer.Option("--stream/--no-stream", help="Print as it comes; on unless --json."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; with --stream a line per event.")
+    ] = False,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print every effective value and its reason.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a record of every step to this file.")
+    ] = None,
+) -> None:
+    """Continue a prompt, or answer it with --chat; 256 tokens at most unless told otherwise."""
+    text = _read_prompt(prompt, file, may_lack=show_config)
+    wanted = Wanted(chat, json, not json if stream is None else stream, show_config, trace)
+    _run(model, engine, {"max_tokens": DEFAULT_MAX_TOKENS, **sampling}, text, wanted)
+
+
+def _read_prompt(prompt: str | None, file: Path | None, *, may_lack: bool) -> str | None:
+    """The prompt from the one place that has it; None when there need not be one."""
+    if prompt is not None and file is not None:
+        raise InvalidRequestError(
+            "a prompt and --file are both given", hint="leave one of the two out"
+        )
+    if prompt is not None:
+        return prompt
+    try:
+        if file is not None:
+            return file.read_text(encoding="utf-8").removesuffix("\n")
+        if may_lack:
+            return None
+        if sys.stdin.isatty():
+            print("reading the prompt from the terminal; end it with Ctrl-D", file=sys.stderr)
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except OSError as e:
+        raise InvalidRequestError(
+            f"cannot read {file}: {e.strerror}", hint="give the path of a text file"
+        ) from e
+    except UnicodeDecodeError as e:
+        raise InvalidRequestError(
+            f"{file or 'stdin'} is not UTF-8: byte {e.start:,} is {e.object[e.start]:#04x}",
+            hint="convert it, for instance with iconv",
+        ) from e
+
+
+def _run(model: str, engine: Group, sampling: Group, text: str | None, wanted: Wanted) -> None:
+    from evenflow import LLM, SamplingParams  # noqa: PLC0415 - keeps --version and --help quick
+    from evenflow.trace import TraceWriter  # noqa: PLC0415 - as above
+
+    params = SamplingParams(**sampling)
+    with ExitStack() as stack:
+        llm = stack.enter_context(LLM(model, **engine))
+        for warning in llm.config.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        if wanted.trace is not None:
+            values = {name: getattr(llm.config, name) for name in llm.config.origins}
+            writer = stack.enter_context(TraceWriter(wanted.trace, header={"config": values}))
+            stack.callback(llm.close)  # before the file is: the engine writes to the last moment
+            llm.engine.observe(writer)
+        if wanted.show_config:
+            _show_config(llm.config, json=wanted.json, alone=text is None)
+        if text is not None:
+            _answer(llm, text, params, wanted)
+
+
+def _show_config(config: EngineConfig, *, json: bool, alone: bool) -> None:
+    """The effective values: data when they are all that was asked for, else words beside it."""
+    rows = config.describe()
+    out = sys.stdout if alone else sys.stderr
+    if json and alone:
+        _print_json(
+            {r.name: {"value": r.value, "origin": r.origin, "reason": r.reason} for r in rows}
+        )
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        print("  ".join([*cells, row.reason]).rstrip(), file=out)
+    print(f"the KV pool holds {config.num_kv_tokens:,} tokens", file=out)
+
+
+def _answer(llm: LLM, text: str, params: SamplingParams, wanted: Wanted) -> None:
+    started = time.perf_counter()
+    prompt: str | list[int] = text
+    if wanted.chat:
+        rendered = llm.render_chat([{"role": "user", "content": text}])
+        prompt = llm.tokenizer.encode_chat(rendered)
+    if wanted.stream:
+        with llm.stream(prompt, params) as events:
+            _stream(events, started, json=wanted.json)
+        return
+    (done,) = llm.generate(prompt, params)
+    if done.error is not None:
+        raise done.error
+    if wanted.json:
+        _print_json(
+            {
+                "text": done.text,
+                "finish_reason": done.finish_reason,
+                "token_ids": list(done.token_ids),
+                "prompt_token_ids": list(done.prompt_token_ids),
+            }
+        )
+    else:
+        print(done.text)
+    _say_speed(len(done.token_ids), None, started, str(done.finish_reason))
+
+
+def _stream(events: Iterator[StreamEvent], started: float, *, json: bool) -> None:
+    num_tokens = 0
+    first_s: float | None = None
+    reason = ""
+    for event in events:
+        if event.error is not None:
+            raise event.error
+        if event.token_id >= 0:
+            num_tokens += 1
+            first_s = first_s or time.perf_counter() - started
+        reason = event.finish_reason or reason
+        if json:
+            _print_json(
+                {
+                    "token_id": event.token_id if event.token_id >= 0 else None,
+                    "text": event.text,
+                    "finish_reason": event.finish_reason,
+                }
+            )
+        else:
+            print(event.text, end="", flush=True)
+    if not json:
+        print()
+    _say_speed(num_tokens, first_s, started, reason)
+
+
+def _say_speed(num_tokens: int, first_s: float | None, started: float, reason: str) -> None:
+    """A word for a person at a terminal; programs have --json and --trace."""
+    if not sys.stderr.isatty():
+        return
+    took_s = time.perf_counter() - started
+    first = "" if first_s is None else f", the first after {first_s:.2f} s"
+    print(f"[{num_tokens} tokens in {took_s:.1f} s{first}; end: {reason}]", file=sys.stderr)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    import orjson  # noqa: PLC0415 - keeps --version and --help quick
+
+    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,102 @@
+"""The `evenflow` command: registers the commands and turns every outcome into an exit code.
+
+Data goes to stdout, words to stderr. Exit codes: 0 done, 1 failed, 2 bad arguments, 130 stopped by
+Ctrl-C. What a person did wrong gets one `error:` line and a `hint:`; EVENFLOW_DEBUG=1 adds the
+traceback. Commands import what is heavy only when they run, so that `evenflow --version` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from evenflow.cli import demo, generate, pull
+from evenflow.errors import EvenflowError
+from evenflow.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# typer bundles click since 0.20; this class is the public way to click's base of usage errors
+UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+
+app = typer.Typer(
+    name="evenflow",
+    help="An LLM server whose token streams stay even while long prompts land.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"evenflow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version_flag: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """An LLM server whose token streams stay even while long prompts land."""
+
+
+app.command("generate")(generate.generate)
+app.command("demo")(demo.demo)
+app.command("pull")(pull.pull)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code.
+
+    Args:
+        arguments: without the program's name; None takes them from the process.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        command = typer.main.get_command(app)
+        with command.make_context("evenflow", given) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader of our output has gone: that is its right, and no error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Exit as e:
+        return e.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print("stopped", file=sys.stderr)
+        return 130
+    except EvenflowError as e:
+        return _fail(e.message, e.hint, e.exit_code)
+    except UsageError as e:
+        return _fail_usage(e)
+    return 0
+
+
+def _fail(message: str, hint: str, exit_code: int) -> int:
+    if os.environ.get("EVENFLOW_DEBUG") == "1":
+        traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return exit_code
+
+
+def _fail_usage(error: BaseException) -> int:
+    """A wrong flag or argument; with no arguments at all click raises its help as an error."""
+    context = getattr(error, "ctx", None)
+    message = str(getattr(error, "format_message", lambda: error)())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message)
+        return 0
+    path = context.command_path if context is not None else "evenflow"
+    return _fail(message[:1].lower() + message[1:].rstrip("."), f"see `{path} --help`", 2)

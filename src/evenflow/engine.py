@@ -1,0 +1,310 @@
+"""The loop: plan, run, commit, emit; and the two ways in, submit and cancel.
+
+One thread owns the scheduler and the runner. Callers on other threads leave commands in an inbox;
+nobody waits for a step to get something in, and no lock is held while a step runs. Out go the
+events of a step, one call per sink and step, on the engine's thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenflow.errors import EngineClosedError, EvenflowError, InvalidRequestError, RunnerError
+from evenflow.journal import Journal, Observer
+from evenflow.sampling import MAX_SEED, SamplingParams
+from evenflow.schedule.request import Request
+from evenflow.text.detokenizer import Detokenizer
+from evenflow.types import StreamEvent, TokenEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.config import EngineConfig
+    from evenflow.runner.interface import Runner, StepHandle
+    from evenflow.schedule.scheduler import Scheduler
+    from evenflow.text.tokenizer import Tokenizer
+    from evenflow.types import FinishReason, StepPlan
+
+# An odd constant spreads consecutive request numbers over all seeds (Knuth's golden ratio hash).
+SEED_STRIDE = 0x9E3779B97F4A7C15
+
+
+# Takes the events of one step, in order; called on the engine's thread, so it must be quick and
+# must not raise.
+Sink = Callable[[list[StreamEvent]], object]
+
+
+class _Live(NamedTuple):
+    """A request that has not ended, and where its text goes."""
+
+    request: Request
+    push: Callable[[int], tuple[str, bool]]
+    flush: Callable[[], str]
+    sink: Sink
+
+
+class _Add(NamedTuple):
+    """The command to queue a request."""
+
+    live: _Live
+    arrival_s: float
+
+
+class _Flight(NamedTuple):
+    """A plan that a runner is working on."""
+
+    plan: StepPlan
+    handle: StepHandle
+    cached: list[int]
+    start_s: float
+
+
+class Engine:
+    """Runs requests until they end.
+
+    Every request that `submit` accepted ends in exactly one event with a `finish_reason`, whatever
+    happens to the engine.
+
+    Args:
+        config: the resolved options.
+        scheduler: owned by the engine from now on.
+        runner: owned by the engine from now on; `close` closes it.
+        tokenizer: for text, stop strings and the model's end tokens.
+        clock: seconds; only differences count.
+        observers: get a record of every step and request.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        scheduler: Scheduler,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self._scheduler = scheduler
+        self._runner = runner
+        self._clock = clock
+        self._journal = Journal(scheduler, observers)
+        self._live: dict[str, _Live] = {}
+        self._in_flight: list[_Flight] = []
+        self._inbox: queue.SimpleQueue[_Add | Callable[[], None]] = queue.SimpleQueue()
+        self._door = threading.Lock()  # closed, or still letting requests in
+        self._closed = False
+        self._stopping = False
+        self._num_requests = 0
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="evenflow-engine", daemon=True)
+        self._thread.start()
+
+    # -- ways in: any thread ----------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        sink: Sink,
+        *,
+        request_id: str | None = None,
+    ) -> str:
+        """Queue a request; its events go to `sink`.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            InvalidRequestError: the prompt is empty, too long for the context or the KV pool, or
+                holds ids that the model does not have.
+            EngineClosedError: the engine was closed, or has died.
+        """
+        ids = list(prompt_token_ids)
+        max_tokens = self.check(ids, params)
+        with self._door:
+            if self._closed:
+                raise self._why_closed()
+            number = self._num_requests
+            self._num_requests += 1
+            if params.seed is None:
+                seed = (self.config.seed + (number + 1) * SEED_STRIDE) & MAX_SEED
+                params = replace(params, seed=seed)
+            name = request_id if request_id is not None else f"req-{number}"
+            stop_ids = frozenset(params.stop_token_ids)
+            if not params.ignore_eos:
+                stop_ids |= self.tokenizer.eos_ids
+            request = Request(name, ids, params, max_tokens=max_tokens, stop_ids=stop_ids)
+            self._scheduler.check_fits(request)
+            self._inbox.put(_Add(self._open(request, sink), self._clock()))
+        return name
+
+    def cancel(self, request_id: str) -> None:
+        """End a request soon, with finish_reason "abort"; nothing happens if it has ended."""
+        self._inbox.put(lambda: self._cancel(request_id))
+
+    def observe(self, observer: Observer) -> None:
+        """Send the records of all later steps and requests to one more observer."""
+        self._inbox.put(lambda: self._journal.observers.append(observer))
+
+    def close(self) -> None:
+        """End every open request with "abort", stop the thread and close the runner."""
+        with self._door:
+            self._closed = True
+        self._inbox.put(self._stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _why_closed(self) -> EngineClosedError:
+        if self.failure is not None:
+            return EngineClosedError(
+                f"the engine has died: {self.failure}", hint="see the log, then start it again"
+            )
+        return EngineClosedError("the engine is closed", hint="make a new one")
+
+    def check(self, ids: Sequence[int], params: SamplingParams) -> int:
+        """Check a prompt; returns max_tokens, resolved against the context."""
+        room = self.config.max_model_len - len(ids)
+        if not ids:
+            raise InvalidRequestError("the prompt is empty", hint="send at least one token")
+        if room < 1:
+            raise InvalidRequestError(
+                f"the prompt has {len(ids):,} tokens, but this model's context holds "
+                f"{self.config.max_model_len:,} with at least one for the answer",
+                hint="shorten the prompt, raise max_model_len, or pick a model with a longer one",
+            )
+        size = self.tokenizer.vocab_size
+        for token in (*ids, *params.stop_token_ids):
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+                raise InvalidRequestError(
+                    f"token id {token!r} is not in the vocabulary",
+                    hint=f"ids are whole numbers from 0 to {size - 1:,}",
+                )
+        return room if params.max_tokens is None else min(params.max_tokens, room)
+
+    def _open(self, request: Request, sink: Sink) -> _Live:
+        params = request.params
+        detokenizer = Detokenizer(
+            self.tokenizer,
+            stop=params.stop,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            skip_special_tokens=params.skip_special_tokens,
+            min_tokens=params.min_tokens,
+        )
+        return _Live(request, detokenizer.push, detokenizer.flush, sink)
+
+    # -- the loop: the engine's thread ------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while not self._stopping:
+                self._take_commands()
+                self._step()
+        except BaseException as error:  # noqa: BLE001 - nobody may be left waiting, whatever it was
+            self.failure = error
+        with self._door:
+            self._closed = True
+        self._end_everything()
+        self._runner.close()
+
+    def _step(self) -> None:
+        """Plan, run, commit, emit."""
+        while len(self._in_flight) < self.config.plan_depth:
+            plan = self._scheduler.plan()
+            if plan is None:
+                break
+            start_s = self._clock()
+            cached = self._journal.plan(plan, start_s)
+            handle = self._runner.submit(plan)
+            self._in_flight.append(_Flight(plan, handle, cached, start_s))
+        if not self._in_flight:
+            if self._scheduler.has_unfinished:
+                raise RuntimeError(f"nothing to compute, but {len(self._live)} requests are open")
+            return
+        plan, handle, cached, start_s = self._in_flight.pop(0)
+        error = None
+        try:
+            result = handle.result()
+        except RunnerError as failed:
+            error = failed
+            events = self._scheduler.fail(plan.serial)
+        else:
+            events = self._scheduler.commit(result)
+        now_s = self._clock()
+        self._emit(events, now_s, error)
+        self._journal.step(plan, cached, start_s, now_s)
+
+    def _emit(self, events: list[TokenEvent], now_s: float, error: Exception | None) -> None:
+        """Turn a step's tokens into text and hand them out, one call per sink."""
+        outs: dict[Sink, list[StreamEvent]] = {}
+        for request_id, token, logprob, finish in events:
+            request, push, flush, sink = self._live[request_id]
+            text = ""
+            if token >= 0:
+                self._journal.token(request_id, now_s)
+                if finish != "stop" or request.params.include_stop_str_in_output:
+                    text, stopped = push(token)
+                    if stopped and finish is None:
+                        self._scheduler.cancel(request_id, "stop")
+                    if stopped:
+                        finish = "stop"  # noqa: PLW2901 - the text decides
+            if finish is not None:
+                text += flush()
+                del self._live[request_id]
+                self._journal.end(request, finish, now_s)
+            outs.setdefault(sink, []).append(
+                StreamEvent(request_id, token, text, logprob, finish, error)
+            )
+        for sink, stream_events in outs.items():
+            sink(stream_events)
+
+    def _take_commands(self) -> None:
+        """Carry out what callers left; wait for the first when there is nothing else to do."""
+        idle = not self._scheduler.has_unfinished
+        while not self._stopping:
+            try:
+                command = self._inbox.get(block=idle)
+            except queue.Empty:
+                return
+            if isinstance(command, _Add):
+                self._add(*command)
+            else:
+                command()
+            idle = False
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _add(self, live: _Live, arrival_s: float) -> None:
+        request = live.request
+        try:
+            self._scheduler.add(request)
+        except EvenflowError as error:  # an id that is in use
+            live.sink([StreamEvent(request.id, -1, "", None, "error", error)])
+            return
+        self._live[request.id] = live
+        self._journal.arrive(request, arrival_s)
+
+    def _cancel(self, request_id: str) -> None:
+        event = self._scheduler.cancel(request_id)
+        if event is not None:
+            self._emit([event], self._clock(), None)
+
+    def _end_everything(self) -> None:
+        """Give every open request its terminal event; the scheduler may be in any state."""
+        error = None if self.failure is None else self._why_closed()
+        now_s = self._clock()
+        while not self._inbox.empty():
+            command = self._inbox.get()
+            if isinstance(command, _Add):
+                self._live[command.live.request.id] = command.live
+                self._journal.arrive(command.live.request, command.arrival_s)
+        reason: FinishReason = "abort" if error is None else "error"
+        ends = [TokenEvent(request_id, -1, None, reason) for request_id in list(self._live)]
+        self._emit(ends, now_s, error)

