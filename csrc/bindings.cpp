@@ -11,6 +11,9 @@ namespace nb = nanobind;
 
 namespace evenflow {
 void bind_gemm(nb::module_& m);
+void bind_model(nb::module_& m);
+void bind_ops(nb::module_& m);
+void bind_sampling(nb::module_& m);
 }
 
 NB_MODULE(_native, m) {
@@ -20,4 +23,8 @@ NB_MODULE(_native, m) {
   m.def("usable_cores", &evenflow::usable_cores,
         "Physical cores that the process may use: affinity and CPU quota respected.");
   evenflow::bind_gemm(m);
+  evenflow::bind_model(m);
+  nb::module_ ops = m.def_submodule("ops", "Single kernels, for tests and benchmarks.");
+  evenflow::bind_ops(ops);
+  evenflow::bind_sampling(ops);
 }

@@ -29,6 +29,24 @@ EVENFLOW_STATIC_INLINE float half_to_float(uint16_t half) {
   return value;
 }
 
+// Round to nearest even, for finite numbers of at most 65504; what is too small becomes subnormal.
+EVENFLOW_STATIC_INLINE uint16_t float_to_half(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  const uint32_t sign = u >> 16 & 0x8000u;
+  u &= 0x7fffffffu;
+  if (u < 0x38800000u) {  // below 2^-14: adding 1/2 leaves the value in units of 2^-24
+    float magnitude;
+    std::memcpy(&magnitude, &u, 4);
+    magnitude += 0.5f;
+    uint32_t sum;
+    std::memcpy(&sum, &magnitude, 4);
+    return static_cast<uint16_t>(sign | (sum - 0x3f000000u));
+  }
+  u += 0xc8000fffu + (u >> 13 & 1u);  // exponent bias from 127 to 15, and half of the last place
+  return static_cast<uint16_t>(sign | u >> 13);
+}
+
 // Round to nearest even; a NaN stays a quiet NaN.
 EVENFLOW_STATIC_INLINE uint16_t round_to_bf16(float x) {
   uint32_t u;

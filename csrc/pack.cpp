@@ -2,6 +2,8 @@
 
 #include "pack.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "half.h"
@@ -107,6 +109,32 @@ void pack_groups(WeightFormat format, int64_t depth, const uint8_t* const* rows,
   }
 }
 
+// Rounds to Q8_0 and packs.
+void quantize_panel(int type, int64_t depth, const uint8_t* const* rows, float* row,
+                    uint8_t* panel) {
+  std::vector<uint8_t> blocks(static_cast<size_t>(kPanelColumns * depth / kGroup * kQ8_0Bytes));
+  const uint8_t* packed[kPanelColumns] = {};
+  for (int c = 0; c < kPanelColumns; ++c) {
+    if (rows[c] == nullptr) continue;
+    widen_row(type, depth, rows[c], row);
+    uint8_t* to = blocks.data() + c * (depth / kGroup) * kQ8_0Bytes;
+    packed[c] = to;
+    for (int64_t g = 0; g < depth / kGroup; ++g, to += kQ8_0Bytes) {
+      float largest = 0.0f;
+      for (int k = 0; k < kGroup; ++k) largest = std::max(largest, std::fabs(row[g * kGroup + k]));
+      const float scale = largest / 127.0f;
+      const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+      const uint16_t half = float_to_half(scale);
+      std::memcpy(to, &half, 2);
+      for (int k = 0; k < kGroup; ++k) {
+        to[2 + k] = static_cast<uint8_t>(
+            static_cast<int8_t>(std::lround(row[g * kGroup + k] * inverse)));
+      }
+    }
+  }
+  pack_groups(WeightFormat::kQ8_0, depth, packed, panel);
+}
+
 }  // namespace
 
 int64_t source_row_bytes(int type, int64_t depth) {
@@ -123,7 +151,6 @@ int64_t source_row_bytes(int type, int64_t depth) {
 
 bool can_pack(int type, WeightFormat format) {
   switch (format) {
-    case WeightFormat::kQ8_0: return type == kGgmlQ8_0;
     case WeightFormat::kQ4_0: return type == kGgmlQ4_0;
     case WeightFormat::kQ4_1: return type == kGgmlQ4_1;
     default: return source_row_bytes(type, kGroup) != 0;
@@ -132,8 +159,10 @@ bool can_pack(int type, WeightFormat format) {
 
 void pack_panel(WeightFormat format, int type, int64_t depth, const uint8_t* const* rows,
                 uint8_t* panel) {
-  if (group_bytes(format) != 0) return pack_groups(format, depth, rows, panel);
+  const bool exact = !(format == WeightFormat::kQ8_0 && type != kGgmlQ8_0);
+  if (group_bytes(format) != 0 && exact) return pack_groups(format, depth, rows, panel);
   std::vector<float> row(static_cast<size_t>(depth));
+  if (!exact) return quantize_panel(type, depth, rows, row.data(), panel);
   for (int c = 0; c < kPanelColumns; ++c) {
     if (rows[c] == nullptr) {
       row.assign(row.size(), 0.0f);

@@ -41,13 +41,14 @@ static inline constexpr int64_t num_panels(int64_t columns) {
 // Bytes of a row of `depth` weights as a GGUF file stores it.
 int64_t source_row_bytes(int ggml_type, int64_t depth);
 
-// True if rows of this GGUF type can be packed into the format without going through float32.
+// True if rows of this GGUF type can be packed into the format.
 bool can_pack(int ggml_type, WeightFormat format);
 
 // Packs one panel from up to 32 source rows (a row of the source is a column of the product).
 // rows[i] points at the bytes of column i, nullptr for a column of zeros. Values keep their bits
-// where source and format agree; F32, F16 and BF16 sources are rounded to nearest even into bf16,
-// and Q8_0, Q4_0, Q4_1 sources are first multiplied out in float32.
+// where source and format agree. Otherwise they are multiplied out in float32 and then rounded to
+// nearest even (bf16), or to Q8_0 as ggml does: scale = the largest magnitude of the group / 127, in
+// half precision; integers = values / (scale before its rounding), halves away from zero.
 void pack_panel(WeightFormat format, int ggml_type, int64_t depth, const uint8_t* const* rows,
                 uint8_t* panel);
 

@@ -1,20 +1,11 @@
 // The table of one instruction set's kernels.
 
+#include "attention.h"
 #include "ceilings.h"
+#include "elementwise.h"
 #include "gemm.h"
 #include "kernels.h"
-#if __has_include("attention.h")
-#include "attention.h"
-#define HAVE_ATTENTION 1
-#endif
-#if __has_include("elementwise.h")
-#include "elementwise.h"
-#define HAVE_ELEMENTWISE 1
-#endif
-#if __has_include("sampling.h")
 #include "sampling.h"
-#define HAVE_SAMPLING 1
-#endif
 
 #define EVENFLOW_JOIN2(a, b) a##b
 #define EVENFLOW_JOIN(a, b) EVENFLOW_JOIN2(a, b)
@@ -34,22 +25,16 @@ const Kernels& EVENFLOW_JOIN(kernels_, EVENFLOW_ISA)() {
       .name = kName,
       .gemm = EVENFLOW_ISA::gemm,
       .gemm_scratch_bytes = EVENFLOW_ISA::gemm_scratch_bytes,
-#ifdef HAVE_ATTENTION
       .plan_attention = EVENFLOW_ISA::plan_attention,
       .attention = EVENFLOW_ISA::attention,
       .attention_scratch_bytes = EVENFLOW_ISA::attention_scratch_bytes,
-#endif
-#ifdef HAVE_ELEMENTWISE
       .rms_norm = EVENFLOW_ISA::rms_norm,
       .rope_write = EVENFLOW_ISA::rope_write,
       .embed = EVENFLOW_ISA::embed,
       .to_bf16 = EVENFLOW_ISA::to_bf16,
       .group_sums = EVENFLOW_ISA::group_sums,
-#endif
-#ifdef HAVE_SAMPLING
       .sample_row = EVENFLOW_ISA::sample_row,
       .sampling_scratch_bytes = EVENFLOW_ISA::sampling_scratch_bytes,
-#endif
       .peak_products = EVENFLOW_ISA::peak_products,
   };
   return kernels;

@@ -122,7 +122,7 @@ void ThreadPool::work(uint32_t serial, int thread) {
   }
 }
 
-void ThreadPool::run_job(int num_tiles, Job job, const void* context) {
+void ThreadPool::run_job(int num_tiles, int unit, Job job, const void* context) {
   if (num_tiles <= 0) return;
   const int count = num_threads();
   if (count == 1 || num_tiles == 1) {
@@ -134,8 +134,8 @@ void ThreadPool::run_job(int num_tiles, Job job, const void* context) {
   context_.store(context, std::memory_order_relaxed);
   remaining_.store(static_cast<uint32_t>(num_tiles), std::memory_order_relaxed);
   for (int i = 0; i < count; ++i) {
-    const uint64_t begin = static_cast<uint64_t>(num_tiles) * i / count;
-    const uint64_t end = static_cast<uint64_t>(num_tiles) * (i + 1) / count;
+    const auto begin = static_cast<uint64_t>(first_unit(num_tiles / unit, i)) * unit;
+    const auto end = static_cast<uint64_t>(first_unit(num_tiles / unit, i + 1)) * unit;
     lanes_[i]->end.store(static_cast<uint32_t>(end), std::memory_order_relaxed);
     lanes_[i]->next.store(static_cast<uint64_t>(serial) << 32 | begin, std::memory_order_release);
   }

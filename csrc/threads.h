@@ -30,11 +30,17 @@ class ThreadPool {
 
   // Calls fn(tile, thread) once for every tile in [0, num_tiles) and returns when all are done.
   // Which thread runs a tile is open. One job at a time; fn must not throw and not call run().
+  // A thread's own range starts and ends at a multiple of `unit`, which divides num_tiles.
   template <class Fn>
-  void run(int num_tiles, const Fn& fn) {
-    run_job(num_tiles, [](const void* context, int tile, int thread) {
+  void run(int num_tiles, const Fn& fn, int unit = 1) {
+    run_job(num_tiles, unit, [](const void* context, int tile, int thread) {
       (*static_cast<const Fn*>(context))(tile, thread);
     }, &fn);
+  }
+
+  // First of the `num_units` units that belong to `thread`.
+  int first_unit(int num_units, int thread) const {
+    return static_cast<int>(static_cast<int64_t>(num_units) * thread / num_threads());
   }
 
  private:
@@ -46,7 +52,7 @@ class ThreadPool {
     std::atomic<uint32_t> end{0};
   };
 
-  void run_job(int num_tiles, Job job, const void* context);
+  void run_job(int num_tiles, int unit, Job job, const void* context);
   void work(uint32_t serial, int thread);
   bool claim(Lane& lane, uint32_t serial, int* tile);
   void worker(int thread);
