@@ -33,7 +33,7 @@ EVENFLOW_INLINE void report(const SamplingArgs& args, int row, const float* logi
   const int vocab = args.vocab, wanted = args.num_logprobs[row];
   const float top = scan_maxima(logits, vocab, space.maxima);
   const double total =
-      scan_weights(logits, vocab, top, 1.0f, 0.0f, space.weights, space.range_sums);
+      scan_weights(logits, vocab, Weigher(top, 1.0f), 0.0f, space.weights, space.range_sums);
   const double norm = static_cast<double>(top) + std::log(total);
   args.token_logprobs[row] = static_cast<float>(static_cast<double>(logits[token]) - norm);
   int rank = 1;
@@ -43,12 +43,9 @@ EVENFLOW_INLINE void report(const SamplingArgs& args, int row, const float* logi
   int32_t* ids = args.top_ids + int64_t{row} * args.max_logprobs;
   float* values = args.top_logprobs + int64_t{row} * args.max_logprobs;
   Candidates c = space.found;
-  for_each_above(logits, vocab, cut_for_count(vocab, wanted, space), [&](int id) {
-    c.ids[c.count] = id;
-    c.logits[c.count] = logits[id];
-    c.weights[c.count++] = 0.0f;
-  });
-  if (c.count > wanted) keep_up_to(c, find_edge<false>(c, wanted, space.active, space.bins));
+  collect_large(logits, vocab, cut_for_count(vocab, wanted, space), c);
+  for (int i = 0; i < c.count; ++i) c.weights[i] = 0.0f;
+  if (c.count > wanted) keep_up_to(c, find_edge<false>(c, 0.0, wanted, space.active, space.bins));
   for (int i = 0; i < c.count; ++i) space.active[i] = i;
   sort_few(c, space.active, c.count);
   for (int i = 0; i < wanted; ++i) {
@@ -74,7 +71,7 @@ void sample_row(const SamplingArgs& args, int row, void* scratch) {
 
 size_t sampling_scratch_bytes(int vocab) {
   const int64_t v = padded(vocab);
-  return static_cast<size_t>(7 * v * 4 + v / kSegment * 4 + (v / kSumRange + 1 + kBins) * 8 +
+  return static_cast<size_t>(7 * (v * 4 + 64) + v / kSegment * 4 + (v / kSumRange + 1 + kBins) * 8 +
                              16 * 64);
 }
 

@@ -13,22 +13,43 @@ struct RowParams {
   double uniform;
 };
 
-// Keeps the candidates up to and including the edge, in order of id.
-EVENFLOW_INLINE void keep_up_to(Candidates& c, Edge edge) {
+// Keeps the candidates whose lanes `stay(i, left)` names, in order.
+template <class Stay>
+EVENFLOW_INLINE void keep(Candidates& c, const Stay& stay) {
   int kept = 0;
-  for (int i = 0; i < c.count; ++i) {
-    if (c.logits[i] < edge.logit || (c.logits[i] == edge.logit && c.ids[i] > edge.id)) continue;
-    c.ids[kept] = c.ids[i];
-    c.logits[kept] = c.logits[i];
-    c.weights[kept++] = c.weights[i];
+  for (int i = 0; i < c.count; i += kW) {
+    const uint32_t hits = stay(i, c.count - i);
+    F ids;
+    std::memcpy(&ids, c.ids + i, sizeof(ids));
+    const F l = load(c.logits + i), w = load(c.weights + i);
+    store_packed(reinterpret_cast<float*>(c.ids) + kept, ids, hits);
+    store_packed(c.logits + kept, l, hits);
+    store_packed(c.weights + kept, w, hits);
+    kept += __builtin_popcount(hits);
   }
   c.count = kept;
 }
 
+// Keeps the candidates up to and including the edge.
+EVENFLOW_INLINE void keep_up_to(Candidates& c, Edge edge) {
+  keep(c, [&](int i, int left) {
+    const F l = load(c.logits + i);
+    const uint32_t there = left >= kW ? (1u << kW) - 1u : (1u << left) - 1u;
+    const uint32_t before = bits(less(set1(edge.logit), l)) & there;
+    uint32_t equal = reached(l, set1(edge.logit), left) & ~before;
+    uint32_t stay = before;
+    for (; equal != 0; equal &= equal - 1) {
+      const int lane = __builtin_ctz(equal);
+      if (c.ids[i + lane] <= edge.id) stay |= 1u << lane;
+    }
+    return stay;
+  });
+}
+
 EVENFLOW_INLINE double total_weight(const Candidates& c) {
-  double total = 0.0;
-  for (int i = 0; i < c.count; ++i) total += static_cast<double>(c.weights[i]);
-  return total;
+  DoubleSum sum;
+  for (int i = 0; i < c.count; i += kW) sum.add(load_part(c.weights + i, c.count - i, 0.0f));
+  return sum.total();
 }
 
 // A logit that at least `count` of the row's logits reach, and not many more: the count-th largest
@@ -42,7 +63,7 @@ EVENFLOW_INLINE float cut_for_count(int vocab, int count, const SamplingSpace& s
     c.logits[c.count++] = space.maxima[i];
   }
   if (c.count <= count) return kMinusInfinity;
-  return find_edge<false>(c, count, space.active, space.bins).logit;
+  return find_edge<false>(c, 0.0, count, space.active, space.bins).logit;
 }
 
 // The top_k largest with a weight of at least min_p; weights only for those near the cut.
@@ -50,23 +71,15 @@ EVENFLOW_INLINE Candidates largest(const float* logits, int vocab, float top, co
                                    const SamplingSpace& space) {
   const float cut = cut_for_count(vocab, p.top_k, space);
   Candidates c = space.found;
-  for_each_above(logits, vocab, cut, [&](int id) {
-    c.ids[c.count] = id;
-    c.logits[c.count++] = logits[id];
-  });
+  collect_large(logits, vocab, cut, c);
+  const Weigher weigher(top, p.temperature);
   for (int i = 0; i < c.count; i += kW) {
-    const F l = load_part(c.logits + i, c.count - i, kMinusInfinity);
-    store_part(c.weights + i, c.count - i, weigh(l, set1(top), set1(p.temperature)));
+    F w = load_part(c.logits + i, c.count - i, kMinusInfinity);
+    weigher.weigh<1>(&w);
+    store_part(c.weights + i, c.count - i, w);
   }
-  if (c.count > p.top_k) keep_up_to(c, find_edge<false>(c, p.top_k, space.active, space.bins));
-  int kept = 0;
-  for (int i = 0; i < c.count; ++i) {
-    if (c.weights[i] < p.min_p) continue;
-    c.ids[kept] = c.ids[i];
-    c.logits[kept] = c.logits[i];
-    c.weights[kept++] = c.weights[i];
-  }
-  c.count = kept;
+  if (c.count > p.top_k) keep_up_to(c, find_edge<false>(c, 0.0, p.top_k, space.active, space.bins));
+  keep(c, [&](int i, int left) { return reached(load(c.weights + i), set1(p.min_p), left); });
   return c;
 }
 
@@ -74,12 +87,7 @@ EVENFLOW_INLINE Candidates largest(const float* logits, int vocab, float top, co
 EVENFLOW_INLINE Candidates heaviest(const float* logits, int vocab, float least,
                                     const SamplingSpace& space) {
   Candidates c = space.found;
-  for_each_above(space.weights, vocab, least, [&](int id) {
-    if (logits[id] == kMinusInfinity) return;
-    c.ids[c.count] = id;
-    c.logits[c.count] = logits[id];
-    c.weights[c.count++] = space.weights[id];
-  });
+  collect_heavy(logits, space.weights, vocab, least, c);
   return c;
 }
 
@@ -124,19 +132,19 @@ EVENFLOW_INLINE int draw(const float* logits, int vocab, float top, const RowPar
     c = largest(logits, vocab, top, p, space);
     if (p.top_p < 1.0f) {
       const double wanted = static_cast<double>(p.top_p) * total_weight(c);
-      keep_up_to(c, find_edge<true>(c, wanted, space.active, space.bins));
+      keep_up_to(c, find_edge_by_weight(c, wanted, space));
     }
     return draw_candidate(c, p.uniform);
   }
-  const double total =
-      scan_weights(logits, vocab, top, p.temperature, p.min_p, space.weights, space.range_sums);
+  const double total = scan_weights(logits, vocab, Weigher(top, p.temperature), p.min_p,
+                                    space.weights, space.range_sums);
   if (p.top_p < 1.0f) {
     // What weighs less than `slight` weighs, all together, less than what top_p leaves out.
     const double wanted = static_cast<double>(p.top_p) * total;
     const double slight = 0.99 * (total - wanted) / vocab;
     const float least = static_cast<float>(slight) > p.min_p ? static_cast<float>(slight) : p.min_p;
     c = heaviest(logits, vocab, least, space);
-    keep_up_to(c, find_edge<true>(c, wanted, space.active, space.bins));
+    keep_up_to(c, find_edge_by_weight(c, wanted, space));
     return draw_candidate(c, p.uniform);
   }
   if (p.min_p > 0.0f) return draw_candidate(heaviest(logits, vocab, p.min_p, space), p.uniform);

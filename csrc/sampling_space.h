@@ -8,7 +8,7 @@ namespace evenflow::EVENFLOW_ISA {
 
 inline constexpr int kSegment = 64;     // logits that share a stored maximum
 inline constexpr int kSumRange = 1024;  // weights that share a stored sum
-inline constexpr int kBins = 1024;
+inline constexpr int kBins = 256;
 
 // Some ids of a row, in ascending order, with their logits and weights.
 struct Candidates {
@@ -27,6 +27,7 @@ struct SamplingSpace {
   double* range_sums;  // [vocab / kSumRange]
   double* bins;        // [kBins]
   Candidates found;    // room for [vocab]
+  Candidates between;  // the same, in the place of numbers, weights and row
 };
 
 EVENFLOW_INLINE int64_t padded(int64_t count) { return (count + 63) / 64 * 64; }
@@ -40,17 +41,19 @@ EVENFLOW_INLINE SamplingSpace sampling_space(void* scratch, int vocab) {
     return p;
   };
   SamplingSpace s;
-  s.row = reinterpret_cast<float*>(take(v * 4));
-  s.weights = reinterpret_cast<float*>(take(v * 4));
+  // packed stores write a vector ahead
+  s.row = reinterpret_cast<float*>(take(v * 4 + 64));
+  s.weights = reinterpret_cast<float*>(take(v * 4 + 64));
   s.maxima = reinterpret_cast<float*>(take(v / kSegment * 4));
   s.active = reinterpret_cast<int32_t*>(take(v * 4));
-  s.numbers = reinterpret_cast<int32_t*>(take(v * 4));
+  s.numbers = reinterpret_cast<int32_t*>(take(v * 4 + 64));
   s.range_sums = reinterpret_cast<double*>(take((v / kSumRange + 1) * 8));
   s.bins = reinterpret_cast<double*>(take(kBins * 8));
-  s.found.ids = reinterpret_cast<int32_t*>(take(v * 4));
-  s.found.logits = reinterpret_cast<float*>(take(v * 4));
-  s.found.weights = reinterpret_cast<float*>(take(v * 4));
+  s.found.ids = reinterpret_cast<int32_t*>(take(v * 4 + 64));
+  s.found.logits = reinterpret_cast<float*>(take(v * 4 + 64));
+  s.found.weights = reinterpret_cast<float*>(take(v * 4 + 64));
   s.found.count = 0;
+  s.between = {s.numbers, s.weights, s.row, 0};
   return s;
 }
 

@@ -10,6 +10,8 @@ struct M {
   __m256 bits;
 };
 
+inline constexpr bool kFused = true;  // fma rounds once
+
 EVENFLOW_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
 EVENFLOW_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x); }
 EVENFLOW_INLINE F set1(float x) { return _mm256_set1_ps(x); }
@@ -85,6 +87,48 @@ EVENFLOW_INLINE void load_bf16_pairs(const uint16_t* p, F& even, F& odd) {
   even = _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
   odd = _mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
+
+EVENFLOW_INLINE F round_nearest(F x) { return _mm256_round_ps(x, 0x08); }
+// kW values from x, or `left` of them and then `fill`.
+EVENFLOW_INLINE F load_part(const float* x, int left, float fill) {
+  if (left >= kW) return load(x);
+  float part[kW];
+  for (int i = 0; i < kW; ++i) part[i] = i < left ? x[i] : fill;
+  return load(part);
+}
+// The first `left` lanes, or all.
+EVENFLOW_INLINE void store_part(float* x, int left, F value) {
+  if (left >= kW) return store(x, value);
+  float part[kW];
+  store(part, value);
+  for (int i = 0; i < left; ++i) x[i] = part[i];
+}
+
+// Writes the lanes of x whose bit is set, packed; kW must fit.
+EVENFLOW_INLINE void store_packed(float* p, F x, uint32_t lanes) {
+  alignas(32) float all[kW];
+  _mm256_store_ps(all, x);
+  for (; lanes != 0; lanes &= lanes - 1) *p++ = all[__builtin_ctz(lanes)];
+}
+// Lane i holds the bits of the integer first + i.
+EVENFLOW_INLINE F lane_ids(int32_t first) {
+  const __m256i up = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_set1_epi32(first), up));
+}
+
+// A float64 sum for each lane.
+struct DoubleSum {
+  __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
+  EVENFLOW_INLINE void add(F x) {
+    low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(x)));
+    high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+  }
+  EVENFLOW_INLINE double total() const {
+    double d[4];
+    _mm256_storeu_pd(d, _mm256_add_pd(low, high));
+    return (d[0] + d[2]) + (d[1] + d[3]);
+  }
+};
 
 // Transposes rows[i] lane j <-> rows[j] lane i.
 EVENFLOW_INLINE void transpose(F* r) {

@@ -8,6 +8,8 @@ inline constexpr int kNumVectorRegisters = 32;
 using F = __m512;
 using M = __mmask16;
 
+inline constexpr bool kFused = true;  // fma rounds once
+
 EVENFLOW_INLINE F load(const float* p) { return _mm512_loadu_ps(p); }
 EVENFLOW_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x); }
 EVENFLOW_INLINE F set1(float x) { return _mm512_set1_ps(x); }
@@ -76,6 +78,38 @@ EVENFLOW_INLINE void load_bf16_pairs(const uint16_t* p, F& even, F& odd) {
   even = _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
   odd = _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
+
+EVENFLOW_INLINE F round_nearest(F x) { return _mm512_roundscale_ps(x, 0x08); }
+// kW values from x, or `left` of them and then `fill`.
+EVENFLOW_INLINE F load_part(const float* x, int left, float fill) {
+  const uint32_t there = left >= kW ? 0xffffu : (1u << left) - 1u;
+  return _mm512_mask_loadu_ps(_mm512_set1_ps(fill), static_cast<__mmask16>(there), x);
+}
+// The first `left` lanes, or all.
+EVENFLOW_INLINE void store_part(float* x, int left, F value) {
+  const uint32_t there = left >= kW ? 0xffffu : (1u << left) - 1u;
+  _mm512_mask_storeu_ps(x, static_cast<__mmask16>(there), value);
+}
+
+// Writes the lanes of x whose bit is set, packed, and perhaps more behind them; 16 must fit.
+EVENFLOW_INLINE void store_packed(float* p, F x, uint32_t lanes) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(static_cast<__mmask16>(lanes), x));
+}
+// Lane i holds the bits of the integer first + i.
+EVENFLOW_INLINE F lane_ids(int32_t first) {
+  const __m512i up = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_set1_epi32(first), up));
+}
+
+// A float64 sum for each lane.
+struct DoubleSum {
+  __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+  EVENFLOW_INLINE void add(F x) {
+    low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+    high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+  }
+  EVENFLOW_INLINE double total() const { return _mm512_reduce_add_pd(_mm512_add_pd(low, high)); }
+};
 
 // Transposes rows[i] lane j <-> rows[j] lane i.
 EVENFLOW_INLINE void transpose(F* r) {

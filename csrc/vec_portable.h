@@ -17,6 +17,12 @@ struct M {
   I bits;
 };
 
+#if defined(__FMA__) || defined(__aarch64__)
+inline constexpr bool kFused = true;  // fma rounds once
+#else
+inline constexpr bool kFused = false;
+#endif
+
 EVENFLOW_INLINE F load(const float* p) {
   F x;
   std::memcpy(&x, p, 16);
@@ -95,6 +101,43 @@ EVENFLOW_INLINE void load_bf16_pairs(const uint16_t* p, F& even, F& odd) {
   even = reinterpret_cast<F>(u << 16);
   odd = reinterpret_cast<F>(u & static_cast<int32_t>(0xffff0000u));
 }
+
+EVENFLOW_INLINE F round_nearest(F x) {  // |x| < 2^22
+  const F big = set1(12582912.0f);
+  return (x + big) - big;
+}
+// kW values from x, or `left` of them and then `fill`.
+EVENFLOW_INLINE F load_part(const float* x, int left, float fill) {
+  if (left >= kW) return load(x);
+  float part[kW];
+  for (int i = 0; i < kW; ++i) part[i] = i < left ? x[i] : fill;
+  return load(part);
+}
+// The first `left` lanes, or all.
+EVENFLOW_INLINE void store_part(float* x, int left, F value) {
+  if (left >= kW) return store(x, value);
+  float part[kW];
+  store(part, value);
+  for (int i = 0; i < left; ++i) x[i] = part[i];
+}
+
+// Writes the lanes of x whose bit is set, packed; kW must fit.
+EVENFLOW_INLINE void store_packed(float* p, F x, uint32_t lanes) {
+  for (; lanes != 0; lanes &= lanes - 1) *p++ = x[__builtin_ctz(lanes)];
+}
+// Lane i holds the bits of the integer first + i.
+EVENFLOW_INLINE F lane_ids(int32_t first) {
+  return reinterpret_cast<F>(I{first, first + 1, first + 2, first + 3});
+}
+
+// A float64 sum for each lane.
+struct DoubleSum {
+  double lanes[4] = {};
+  EVENFLOW_INLINE void add(F x) {
+    for (int i = 0; i < 4; ++i) lanes[i] += static_cast<double>(x[i]);
+  }
+  EVENFLOW_INLINE double total() const { return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]); }
+};
 
 // Transposes rows[i] lane j <-> rows[j] lane i.
 EVENFLOW_INLINE void transpose(F* r) {

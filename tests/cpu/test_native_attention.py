@@ -79,7 +79,9 @@ def test_chunks_change_no_bit(isa, shape, f32):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("length", [63, 64, 65, 129, 577, 1100])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize(
+    "rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 63, 64, 65]
+)
 def test_the_last_rows_of_any_count_have_the_same_bits(isa, length, rows):
     rows = min(rows, length)
     sequence, pool, table = sequence_in_pool(4, length)
@@ -188,7 +190,10 @@ def test_equal_scores_give_the_mean(isa):
     sequence, pool, table = sequence_in_pool(10, 130)
     sequence.q[:] = 0
     got = whole(isa, sequence, pool, table, 0.125)
-    mean = np.cumsum(from_bf16(sequence.v).astype(np.float64), axis=0) / np.arange(1, 131)[:, None, None]
+    mean = (
+        np.cumsum(from_bf16(sequence.v).astype(np.float64), axis=0)
+        / np.arange(1, 131)[:, None, None]
+    )
     assert np.abs(got.reshape(130, 3, 3, 64) - mean[:, :, None]).max() < 1e-5
 
 

@@ -63,14 +63,18 @@ def test_group_sums_are_the_same_on_either_way(isa, f32, width):
     assert np.array_equal(bits(sums), bits(again))
     values = (out if f32 else from_bf16(out)).astype(np.float64).reshape(9, -1, 32)
     bound = np.abs(values).sum(2) * 5 * 2.0**-24  # five additions deep, at most
-    assert (np.abs(sums - values.sum(2)) <= np.maximum(bound, np.abs(values).sum(2) * 31 * 2.0**-24)).all()
+    assert (
+        np.abs(sums - values.sum(2)) <= np.maximum(bound, np.abs(values).sum(2) * 31 * 2.0**-24)
+    ).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("count", [0, 1, 3, 15, 16, 17, 100])
 def test_to_bf16_rounds_to_nearest_even(isa, count):
     x = draw(7, count)
-    x[: count // 2] = (np.arange(count // 2, dtype=np.uint32) * 0x8000 + 0x3F800000).view(np.float32)
+    x[: count // 2] = (np.arange(count // 2, dtype=np.uint32) * 0x8000 + 0x3F800000).view(
+        np.float32
+    )
     out = np.zeros(count, np.uint16)
     native.ops.to_bf16(isa, x, out)
     assert np.array_equal(out, to_bf16(x))
@@ -127,7 +131,11 @@ class RopeCase:
             k = rms_norm(isa, np.ascontiguousarray(k), self.k_norm, eps=1e-6)
         at = self.positions[token]
         make = (lambda x: x) if self.f32 else to_bf16
-        return [make(rope(q, self.cos[at], self.sin[at])), make(rope(k, self.cos[at], self.sin[at])), make(v)]
+        return [
+            make(rope(q, self.cos[at], self.sin[at])),
+            make(rope(k, self.cos[at], self.sin[at])),
+            make(v),
+        ]
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -139,7 +139,9 @@ def test_float32_weights(isa):
         assert np.array_equal(bits(run(x[:rows])), bits(whole[:rows]))
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2, 3, 8, 30], ids=["f32", "f16", "q4_0", "q4_1", "q8_0", "bf16"])
+@pytest.mark.parametrize(
+    "kind", [0, 1, 2, 3, 8, 30], ids=["f32", "f16", "q4_0", "q4_1", "q8_0", "bf16"]
+)
 def test_any_source_can_be_packed_as_bf16(isa, kind):
     rng = np.random.default_rng(14)
     values = rng.standard_normal((40, 64)).astype(np.float32)

@@ -122,7 +122,10 @@ def test_any_parameters(data):
         min_ps=[data.draw(each) for _ in range(rows)],
         seeds=[data.draw(st.integers(0, 2**64 - 1)) for _ in range(rows)],
         positions=[data.draw(st.integers(0, 2**62)) for _ in range(rows)],
-        banned=[sorted(data.draw(st.sets(st.integers(1, vocab), max_size=3)) - {vocab}) for _ in range(rows)],
+        banned=[
+            sorted(data.draw(st.sets(st.integers(1, vocab), max_size=3)) - {vocab})
+            for _ in range(rows)
+        ],
     )
     try:
         want = sampler.sample(logits, params)
@@ -139,7 +142,11 @@ def test_threads_and_batch_mates_change_nothing(isa, threads):
     params = make_params(20, temperatures=np.linspace(0, 2, 20), top_ps=0.9)
     alone = np.concatenate(
         [
-            draw(isa, logits[r : r + 1], make_params(1, temperatures=params.temperatures[r], top_ps=0.9, positions=r))
+            draw(
+                isa,
+                logits[r : r + 1],
+                make_params(1, temperatures=params.temperatures[r], top_ps=0.9, positions=r),
+            )
             for r in range(20)
         ]
     )
@@ -154,7 +161,9 @@ def test_rows_that_cannot_be_drawn_from(isa):
     logits[2] = -np.inf
     logits[3, 1:] = -np.inf
     for temperature in (0.0, 1.0):
-        params = make_params(6, temperatures=temperature, banned=[[], [], [], [0], list(range(100)), []])
+        params = make_params(
+            6, temperatures=temperature, banned=[[], [], [], [0], list(range(100)), []]
+        )
         tokens = draw(isa, logits, params)
         assert list(tokens[:5]) == [-1, -1, -1, -2, -2]
         assert tokens[5] >= 0
@@ -238,7 +247,9 @@ def test_log_probabilities(isa, vocab):
     tokens = draw(isa, logits, params, **more)
     assert more["token_ranks"][0] == -7  # nobody asked
     exact = logits.astype(np.float64)
-    exact -= np.log(np.exp(exact - exact.max(1, keepdims=True)).sum(1, keepdims=True)) + exact.max(1, keepdims=True)
+    exact -= np.log(np.exp(exact - exact.max(1, keepdims=True)).sum(1, keepdims=True)) + exact.max(
+        1, keepdims=True
+    )
     for row in range(1, 5):
         token = tokens[row]
         assert abs(more["token_logprobs"][row] - exact[row, token]) < 2e-6
