@@ -221,7 +221,7 @@ void bind_gemm(nb::module_& m) {
       .def(nb::init<int>(), nb::arg("num_threads"))
       .def_prop_ro("num_threads", &ThreadPool::num_threads);
   nb::class_<PackedWeight>(m, "PackedWeight", "A weight matrix packed for the products.")
-      .def(nb::init<int, int, int64_t, Bytes2, std::optional<Bytes2>>(), nb::arg("format"),
+      .def(nb::init<int, int, int64_t, Bytes2, std::optional<Bytes2>>(), nb::arg("kind"),
            nb::arg("ggml_type"), nb::arg("depth"), nb::arg("rows"), nb::arg("up") = nb::none())
       .def_prop_ro("num_bytes", &PackedWeight::num_bytes);
   m.def("gemm", &gemm_bf16_input, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"), nb::arg("x"),

@@ -251,7 +251,7 @@ void bind_model(nb::module_& m) {
            nb::arg("kv_f32"))
       .def("set_embedding", &NativeModel::set_embedding, nb::arg("source"))
       .def("add_product", &NativeModel::add_product, nb::arg("layer"), nb::arg("name"),
-           nb::arg("format"), nb::arg("depth"), nb::arg("sources"))
+           nb::arg("kind"), nb::arg("depth"), nb::arg("sources"))
       .def("set_vector", &NativeModel::set_vector, nb::arg("layer"), nb::arg("name"),
            nb::arg("values"))
       .def("set_rope", &NativeModel::set_rope, nb::arg("cos"), nb::arg("sin"))

@@ -14,7 +14,7 @@ from evenflow import _native
 from evenflow.errors import ConfigError, RunnerError
 from evenflow.model.rope import rope_tables
 from evenflow.runner.batch import F32, Batch, build_batch
-from evenflow.runner.packing import Weights, pack_model
+from evenflow.runner.packing import pack_model
 from evenflow.types import StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class NativeRunner:
         num_blocks: int,
         block_size: int = SLOTS_PER_KERNEL_BLOCK,
         max_positions: int | None = None,
-        weights: Weights = "auto",
+        weights: str = "auto",
         isa: str = "auto",
         num_threads: int | None = None,
         kv_f32: bool = False,
@@ -76,9 +76,7 @@ class NativeRunner:
         self._block_size, self._clock = block_size, clock
         _check_options(block_size, isa)
         slots = num_blocks * block_size
-        tables = rope_tables(
-            self.spec.rope, self.spec.head_dim, min(slots, max_positions or slots)
-        )
+        tables = rope_tables(self.spec.rope, self.spec.head_dim, min(slots, max_positions or slots))
         self._model: _native.Model | None = pack_model(
             model,
             weights=weights,
@@ -134,9 +132,7 @@ class NativeRunner:
                     )
                 )
             tokens[span].append(token)
-        return _Done(
-            StepResult(plan.serial, [tuple(t) for t in tokens], [], self._clock() - begin)
-        )
+        return _Done(StepResult(plan.serial, [tuple(t) for t in tokens], [], self._clock() - begin))
 
     def step(self, batch: Batch) -> list[int]:
         """Compute a batch; the token drawn for each row, negative where none could be.

@@ -6,7 +6,7 @@ rows go over as they lie in the mapped file; only formats that C++ cannot read a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from evenflow.model.spec import ModelSpec
     from evenflow.model.weights import WeightTensor
 
-Weights = Literal["auto", "bf16", "int8", "int4", "f32"]
 Source = tuple[NDArray[np.uint8], NDArray[np.int64] | None, int]
 Vector = NDArray[np.float32]
 
+
 # numbers of csrc/kernels.h's WeightFormat
+WEIGHTS = ("auto", "bf16", "int8", "int4", "f32")
 F32, BF16, Q8_0, Q4_0, Q4_1 = range(5)
 _FOUR_BIT = {"Q4_0": Q4_0, "Q4_1": Q4_1}
 _EXACT = _FOUR_BIT | {"Q8_0": Q8_0}
@@ -36,7 +37,7 @@ _ROW_MULTIPLE = 16  # rows of activations are walked in vectors of this many val
 def pack_model(
     model: Model,
     *,
-    weights: Weights,
+    weights: str,
     isa: str,
     num_threads: int,
     num_blocks: int,
@@ -114,11 +115,9 @@ def check_sizes(spec: ModelSpec, source: str) -> None:
 class _Chooser:
     """Chooses the format of matrices that are multiplied together, and their sources."""
 
-    def __init__(self, model: Model, weights: Weights) -> None:
-        if weights not in get_args(Weights):
-            raise ConfigError(
-                f"weights is {weights!r}", hint=f"weights takes {', '.join(get_args(Weights))}"
-            )
+    def __init__(self, model: Model, weights: str) -> None:
+        if weights not in WEIGHTS:
+            raise ConfigError(f"weights is {weights!r}", hint=f"weights takes {', '.join(WEIGHTS)}")
         types = {tensor.type.name for tensor in model.tensors.values()}
         if weights == "int4" and not types & _FOUR_BIT.keys():
             raise ConfigError(

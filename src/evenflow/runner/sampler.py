@@ -66,9 +66,7 @@ def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tupl
 
 def uniform(seed: int, position: int) -> float:
     """The uniform in [0, 1) that belongs to (seed, position): 53 bits."""
-    x0, x1, _, _ = philox4x32(
-        (position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32)
-    )
+    x0, x1, _, _ = philox4x32((position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32))
     return float((x0 >> 5) * 2**26 + (x1 >> 6)) / 2.0**53
 
 
