@@ -76,6 +76,9 @@ void check_span(const StepInput& step, const StepLimits& limits, int span,
 
 void check_step(const StepInput& step, const StepLimits& limits) {
   check_offsets("span_offsets", step.span_offsets, step.num_spans, step.num_tokens, 1);
+  // the last offset was compared with the table's length where the arrays came in
+  check_offsets("block_offsets", step.block_offsets, step.num_spans,
+                step.block_offsets[step.num_spans], 1);
   std::vector<int64_t> written;
   written.reserve(static_cast<size_t>(step.num_tokens));
   for (int span = 0; span < step.num_spans; ++span) check_span(step, limits, span, written);
