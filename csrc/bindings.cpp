@@ -14,7 +14,7 @@ void bind_gemm(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_ops(nb::module_& m);
 void bind_sampling(nb::module_& m);
-}
+}  // namespace evenflow
 
 NB_MODULE(_native, m) {
   m.doc() = "C++ kernels and the step of the native runner";

@@ -116,7 +116,8 @@ void gemm_bf16_input(const std::string& isa, ThreadPool& pool, const PackedWeigh
                      int panels_per_tile, int repeats) {
   GemmArgs args = weight.args();
   check(weight.format() != WeightFormat::kF32, "float32 weights take float32 activations");
-  check(x.shape(1) == static_cast<size_t>(weight.depth()), "x is not as wide as the weight is deep");
+  check(x.shape(1) == static_cast<size_t>(weight.depth()),
+        "x is not as wide as the weight is deep");
   check(out.shape(0) == x.shape(0) && out.shape(1) == static_cast<size_t>(weight.columns()),
         "out must be [rows, columns]");
   if (weight.format() == WeightFormat::kQ4_1) {
@@ -138,7 +139,8 @@ void gemm_f32_input(const std::string& isa, ThreadPool& pool, const PackedWeight
                     Floats2In x, Floats2 out, int rows_per_tile, int panels_per_tile) {
   GemmArgs args = weight.args();
   check(weight.format() == WeightFormat::kF32, "float32 activations take float32 weights");
-  check(x.shape(1) == static_cast<size_t>(weight.depth()), "x is not as wide as the weight is deep");
+  check(x.shape(1) == static_cast<size_t>(weight.depth()),
+        "x is not as wide as the weight is deep");
   check(out.shape(0) == x.shape(0) && out.shape(1) == static_cast<size_t>(weight.columns()),
         "out must be [rows, columns]");
   args.x = x.data();
@@ -157,7 +159,8 @@ void gemm_gated(const std::string& isa, ThreadPool& pool, const PackedWeight& we
   GemmArgs args = weight.args();
   check(weight.format() != WeightFormat::kF32, "float32 weights take float32 activations");
   check(weight.panels() == 2 * num_panels(weight.columns()), "the weight holds no up columns");
-  check(x.shape(1) == static_cast<size_t>(weight.depth()), "x is not as wide as the weight is deep");
+  check(x.shape(1) == static_cast<size_t>(weight.depth()),
+        "x is not as wide as the weight is deep");
   check(out.shape(0) == x.shape(0) && out.shape(1) == static_cast<size_t>(weight.columns()),
         "out must be [rows, columns]");
   if (weight.format() == WeightFormat::kQ4_1) {
@@ -230,8 +233,8 @@ void bind_gemm(nb::module_& m) {
   m.def("gemm_f32", &gemm_f32_input, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"),
         nb::arg("x"), nb::arg("out"), nb::arg("rows_per_tile") = 96,
         nb::arg("panels_per_tile") = 2);
-  m.def("gemm_gated", &gemm_gated, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"),
-        nb::arg("x"), nb::arg("x_sums").none(), nb::arg("out"), nb::arg("rows_per_tile") = 96,
+  m.def("gemm_gated", &gemm_gated, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"), nb::arg("x"),
+        nb::arg("x_sums").none(), nb::arg("out"), nb::arg("rows_per_tile") = 96,
         nb::arg("panels_per_tile") = 2, nb::arg("repeats") = 1);
   m.def("peak_rate", &peak_rate, nb::arg("isa"), nb::arg("pool"), nb::arg("iterations") = 1000000);
   m.def("read_rate", &read_rate, nb::arg("pool"), nb::arg("num_bytes"), nb::arg("repeats") = 5);

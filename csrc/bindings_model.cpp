@@ -130,9 +130,16 @@ class NativeModel {
     need("sampling positions", draw_positions.size(), rows);
     need("banned_offsets", banned_offsets.size(), rows + 1);
     if (tokens == 0) throw std::invalid_argument("a step computes at least one token");
-    StepInput step{token_ids.data(), positions.data(), slots.data(), span_offsets.data(),
-                   context_lens.data(), block_tables.data(), block_offsets.data(),
-                   logit_rows.data(), static_cast<int32_t>(tokens), static_cast<int32_t>(spans),
+    StepInput step{token_ids.data(),
+                   positions.data(),
+                   slots.data(),
+                   span_offsets.data(),
+                   context_lens.data(),
+                   block_tables.data(),
+                   block_offsets.data(),
+                   logit_rows.data(),
+                   static_cast<int32_t>(tokens),
+                   static_cast<int32_t>(spans),
                    static_cast<int32_t>(rows)};
     SamplingArgs draw{};
     draw.num_rows = step.num_rows;

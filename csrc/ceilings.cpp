@@ -39,8 +39,8 @@ double peak_products(int64_t iterations) {
     step(e, ones), step(f, ones), step(g, ones), step(h, ones);
     step(i, ones), step(j, ones), step(k, ones), step(l, ones);
   }
-  const F sum = add(add(add(add(a, b), add(c, d)), add(add(e, f), add(g, h))),
-                    add(add(i, j), add(k, l)));
+  const F sum =
+      add(add(add(add(a, b), add(c, d)), add(add(e, f), add(g, h))), add(add(i, j), add(k, l)));
   alignas(64) float lanes[kW];
   store(lanes, sum);
   // read back so that none of it is dead code; the sum is never negative

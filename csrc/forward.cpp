@@ -108,8 +108,8 @@ AttentionArgs Model::attention_args(const StepInput& step) {
 void Model::plan_attention(const StepInput& step) {
   const AttentionArgs args = attention_args(step);
   const int threads = pool_.num_threads();
-  AttentionPlan plan = kernels_.plan_attention(args, threads, tasks_.data(),
-                                               static_cast<int>(tasks_.size()));
+  AttentionPlan plan =
+      kernels_.plan_attention(args, threads, tasks_.data(), static_cast<int>(tasks_.size()));
   if (plan.num_tasks > static_cast<int>(tasks_.size())) {
     tasks_.resize(static_cast<size_t>(plan.num_tasks));
     plan = kernels_.plan_attention(args, threads, tasks_.data(), plan.num_tasks);
@@ -165,17 +165,16 @@ void Model::attention(Layer& layer, const StepInput& step) {
     kernels_.attention(args, tasks_[task], scratch_.of[thread].bytes());
   });
   const Rows mixed = rows_of(mixed_, q_size, step.num_tokens, layer.o.needs_sums());
-  multiply(kernels_, pool_, scratch_, layer.o, mixed, Epilogue::kAddF32, nullptr,
-           residual_.bytes(), s.hidden, &layer.gate_up);
+  multiply(kernels_, pool_, scratch_, layer.o, mixed, Epilogue::kAddF32, nullptr, residual_.bytes(),
+           s.hidden, &layer.gate_up);
 }
 
 void Model::mlp(Layer& layer, int num_tokens, const Product* next) {
-  const Rows in = norm(residual_.as<float>(), layer.mlp_norm, num_tokens,
-                       layer.gate_up.needs_sums(), nullptr);
+  const Rows in =
+      norm(residual_.as<float>(), layer.mlp_norm, num_tokens, layer.gate_up.needs_sums(), nullptr);
   multiply(kernels_, pool_, scratch_, layer.gate_up, in, Epilogue::kSiluMul, nullptr,
            gated_.bytes(), shape_.intermediate, &layer.down);
-  const Rows gated =
-      rows_of(gated_, shape_.intermediate, num_tokens, layer.down.needs_sums());
+  const Rows gated = rows_of(gated_, shape_.intermediate, num_tokens, layer.down.needs_sums());
   multiply(kernels_, pool_, scratch_, layer.down, gated, Epilogue::kAddF32, nullptr,
            residual_.bytes(), shape_.hidden, next);
 }
@@ -191,8 +190,8 @@ void Model::forward(const StepInput& step) {
   }
   num_rows_ = step.num_rows;
   if (step.num_rows == 0) return;
-  const Rows rows = norm(residual_.as<float>(), final_norm_, step.num_rows, head_.needs_sums(),
-                         step.logit_rows);
+  const Rows rows =
+      norm(residual_.as<float>(), final_norm_, step.num_rows, head_.needs_sums(), step.logit_rows);
   multiply(kernels_, pool_, scratch_, head_, rows, Epilogue::kStoreF32, nullptr, logits_.bytes(),
            shape_.vocab, layers_.empty() ? nullptr : &layers_[0].qkv[0]);
 }

@@ -19,8 +19,7 @@ constexpr int kMinRowsToPrefetch = 5;
 // Two panels (or one), six rows: kVectors x R accumulators, K ascending in pairs.
 template <int R, int P, int kLines>
 EVENFLOW_INLINE void tile_bf16(const uint16_t* x, int64_t x_stride, const uint16_t* weights,
-                               int64_t panel_words, int pairs, const char* ahead,
-                               TileSums& sums) {
+                               int64_t panel_words, int pairs, const char* ahead, TileSums& sums) {
   constexpr int V = P * kPanelVectors;
   __m512 acc[R][V];
   for (int r = 0; r < R; ++r) {
@@ -47,8 +46,7 @@ EVENFLOW_INLINE void tile_bf16(const uint16_t* x, int64_t x_stride, const uint16
 
 template <int R, int P>
 void tile_bf16_ahead(const uint16_t* x, int64_t x_stride, const uint16_t* weights,
-                     int64_t panel_words, int pairs, const char* ahead, int lines,
-                     TileSums& sums) {
+                     int64_t panel_words, int pairs, const char* ahead, int lines, TileSums& sums) {
   if (lines == 0) {
     tile_bf16<R, P, 0>(x, x_stride, weights, panel_words, pairs, ahead, sums);
   } else if (lines == 1) {
@@ -60,18 +58,23 @@ void tile_bf16_ahead(const uint16_t* x, int64_t x_stride, const uint16_t* weight
 
 template <int P>
 void tile_bf16_rows(int rows, const uint16_t* x, int64_t x_stride, const uint16_t* weights,
-                    int64_t panel_words, int pairs, const char* ahead, int lines,
-                    TileSums& sums) {
+                    int64_t panel_words, int pairs, const char* ahead, int lines, TileSums& sums) {
   const auto call = [&](auto tile) {
     tile(x, x_stride, weights, panel_words, pairs, ahead, lines, sums);
   };
   switch (rows) {
-    case 1: return call(tile_bf16_ahead<1, P>);
-    case 2: return call(tile_bf16_ahead<2, P>);
-    case 3: return call(tile_bf16_ahead<3, P>);
-    case 4: return call(tile_bf16_ahead<4, P>);
-    case 5: return call(tile_bf16_ahead<5, P>);
-    default: return call(tile_bf16_ahead<6, P>);
+    case 1:
+      return call(tile_bf16_ahead<1, P>);
+    case 2:
+      return call(tile_bf16_ahead<2, P>);
+    case 3:
+      return call(tile_bf16_ahead<3, P>);
+    case 4:
+      return call(tile_bf16_ahead<4, P>);
+    case 5:
+      return call(tile_bf16_ahead<5, P>);
+    default:
+      return call(tile_bf16_ahead<6, P>);
   }
 }
 
@@ -168,8 +171,7 @@ void gemm_f32(const GemmArgs& args, const PanelRange& range) {
     const int rows = left < kTileRows ? left : kTileRows;
     const auto* x = static_cast<const float*>(args.x) + row * args.x_stride;
     for (int p = 0; p < range.num_panels; ++p) {
-      const F32Weights weights{static_cast<const float*>(args.weights) +
-                               (range.panel + p) * words};
+      const F32Weights weights{static_cast<const float*>(args.weights) + (range.panel + p) * words};
       tile_f32_rows(rows, x, args.x_stride, weights, args.depth / 2, p * kPanelColumns, sums);
     }
     store_tile(args, sums, row, rows, range.panel, range.num_panels);

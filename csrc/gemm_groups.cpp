@@ -1,8 +1,8 @@
 // Products with weights that are stored as integers in groups of 32 along K.
 //
 // The integers enter a group's sum as they are; scale (and min) come in once a group, in float32.
-// So nothing of the file's precision is lost, and every row count feeds the same numbers to the same
-// sums.
+// So nothing of the file's precision is lost, and every row count feeds the same numbers to the
+// same sums.
 
 #include "gemm.h"
 #if EVENFLOW_ISA_LEVEL >= 3
@@ -17,12 +17,18 @@ namespace {
 template <class Tiles>
 void run_rows(Tiles& tiles, int rows, int row, int column, TileSums& sums) {
   switch (rows) {
-    case 1: return tiles.template run<1>(row, column, sums);
-    case 2: return tiles.template run<2>(row, column, sums);
-    case 3: return tiles.template run<3>(row, column, sums);
-    case 4: return tiles.template run<4>(row, column, sums);
-    case 5: return tiles.template run<5>(row, column, sums);
-    default: return tiles.template run<6>(row, column, sums);
+    case 1:
+      return tiles.template run<1>(row, column, sums);
+    case 2:
+      return tiles.template run<2>(row, column, sums);
+    case 3:
+      return tiles.template run<3>(row, column, sums);
+    case 4:
+      return tiles.template run<4>(row, column, sums);
+    case 5:
+      return tiles.template run<5>(row, column, sums);
+    default:
+      return tiles.template run<6>(row, column, sums);
   }
 }
 
@@ -51,9 +57,12 @@ void run_panels(const GemmArgs& args, const PanelRange& range, void* scratch) {
 
 void gemm_groups(const GemmArgs& args, const PanelRange& range, void* scratch) {
   switch (args.format) {
-    case WeightFormat::kQ8_0: return run_panels<WeightFormat::kQ8_0>(args, range, scratch);
-    case WeightFormat::kQ4_0: return run_panels<WeightFormat::kQ4_0>(args, range, scratch);
-    default: return run_panels<WeightFormat::kQ4_1>(args, range, scratch);
+    case WeightFormat::kQ8_0:
+      return run_panels<WeightFormat::kQ8_0>(args, range, scratch);
+    case WeightFormat::kQ4_0:
+      return run_panels<WeightFormat::kQ4_0>(args, range, scratch);
+    default:
+      return run_panels<WeightFormat::kQ4_1>(args, range, scratch);
   }
 }
 

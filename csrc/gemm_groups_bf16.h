@@ -21,7 +21,6 @@ constexpr int kPairs = kGroup / 2;
 template <WeightFormat kFormat>
 constexpr int kHeader = kFormat == WeightFormat::kQ4_1 ? 4 * kPanelColumns : 2 * kPanelColumns;
 
-
 EVENFLOW_INLINE F load_halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
 }

@@ -13,7 +13,6 @@ namespace evenflow::EVENFLOW_ISA {
 template <WeightFormat kFormat>
 constexpr int kHeader = kFormat == WeightFormat::kQ4_1 ? 4 * kPanelColumns : 2 * kPanelColumns;
 
-
 // A panel's integers, scales and mins as float32, in scratch.
 struct Expanded {
   float* weights;  // [K][32]

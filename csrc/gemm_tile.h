@@ -67,12 +67,18 @@ template <class Weights>
 void tile_f32_rows(int rows, const float* x, int64_t x_stride, const Weights& weights, int pairs,
                    int column, TileSums& sums) {
   switch (rows) {
-    case 1: return tile_f32<1>(x, x_stride, weights, pairs, column, sums);
-    case 2: return tile_f32<2>(x, x_stride, weights, pairs, column, sums);
-    case 3: return tile_f32<3>(x, x_stride, weights, pairs, column, sums);
-    case 4: return tile_f32<4>(x, x_stride, weights, pairs, column, sums);
-    case 5: return tile_f32<5>(x, x_stride, weights, pairs, column, sums);
-    default: return tile_f32<6>(x, x_stride, weights, pairs, column, sums);
+    case 1:
+      return tile_f32<1>(x, x_stride, weights, pairs, column, sums);
+    case 2:
+      return tile_f32<2>(x, x_stride, weights, pairs, column, sums);
+    case 3:
+      return tile_f32<3>(x, x_stride, weights, pairs, column, sums);
+    case 4:
+      return tile_f32<4>(x, x_stride, weights, pairs, column, sums);
+    case 5:
+      return tile_f32<5>(x, x_stride, weights, pairs, column, sums);
+    default:
+      return tile_f32<6>(x, x_stride, weights, pairs, column, sums);
   }
 }
 

@@ -22,8 +22,8 @@ std::vector<Isa> all_isas() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
-  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
-                    __builtin_cpu_supports("avx512vbmi");
+  const bool bf16 =
+      avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   isas.push_back({kernels_avx512bf16, bf16});
   isas.push_back({kernels_avx512, avx512});
   isas.push_back({kernels_avx2, avx2});

@@ -21,8 +21,8 @@ Model::Model(const ModelShape& shape, const Kernels& kernels, int num_threads, i
       full_precision_(full_precision),
       kv_f32_(kv_f32 || full_precision),
       layers_(static_cast<size_t>(shape.num_layers)) {
-  const size_t values = static_cast<size_t>(num_blocks) * shape.num_kv_heads * kKeysPerBlock *
-                        shape.head_dim;
+  const size_t values =
+      static_cast<size_t>(num_blocks) * shape.num_kv_heads * kKeysPerBlock * shape.head_dim;
   for (Layer& layer : layers_) {
     layer.keys = Buffer(values * (kv_f32_ ? 4 : 2));
     layer.values = Buffer(values * (kv_f32_ ? 4 : 2));
@@ -46,8 +46,8 @@ void Model::check_complete() const {
   const auto check = [&](const char* what, const Product& p, int64_t depth, int64_t columns) {
     need((std::string("depth of ") + what).c_str(), p.depth(), depth);
     need((std::string("columns of ") + what).c_str(), p.columns(), columns);
-    need((std::string("float32 activations of ") + what).c_str(),
-         p.format() == WeightFormat::kF32, full_precision_);
+    need((std::string("float32 activations of ") + what).c_str(), p.format() == WeightFormat::kF32,
+         full_precision_);
   };
   const int q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;
   need("heads that share a KV head", s.num_heads % s.num_kv_heads, 0);
@@ -95,10 +95,10 @@ void Model::pack() {
             [&](int tile, int) { tiles[tile].first->pack_tile(tiles[tile].second); });
   for (Product* product : products) product->finish();
 
-  const size_t bytes = std::max({kernels_.gemm_scratch_bytes(deepest),
-                                 kernels_.attention_scratch_bytes(
-                                     shape_.num_heads, shape_.num_kv_heads, shape_.head_dim),
-                                 kernels_.sampling_scratch_bytes(shape_.vocab)});
+  const size_t bytes = std::max(
+      {kernels_.gemm_scratch_bytes(deepest),
+       kernels_.attention_scratch_bytes(shape_.num_heads, shape_.num_kv_heads, shape_.head_dim),
+       kernels_.sampling_scratch_bytes(shape_.vocab)});
   scratch_.of.clear();
   for (int i = 0; i < pool_.num_threads(); ++i) scratch_.of.emplace_back(bytes);
 }

@@ -12,8 +12,14 @@ namespace evenflow {
 namespace {
 
 // GGUF type numbers and block sizes, as in ggml.
-enum GgmlType { kGgmlF32 = 0, kGgmlF16 = 1, kGgmlQ4_0 = 2, kGgmlQ4_1 = 3, kGgmlQ8_0 = 8,
-                kGgmlBf16 = 30 };
+enum GgmlType {
+  kGgmlF32 = 0,
+  kGgmlF16 = 1,
+  kGgmlQ4_0 = 2,
+  kGgmlQ4_1 = 3,
+  kGgmlQ8_0 = 8,
+  kGgmlBf16 = 30
+};
 constexpr int kQ4_0Bytes = 18, kQ4_1Bytes = 20, kQ8_0Bytes = 34;
 
 uint16_t read_u16(const uint8_t* p) {
@@ -36,9 +42,15 @@ void widen_row(int type, int64_t depth, const uint8_t* row, float* out) {
     const int64_t block = k / kGroup;
     const int at = static_cast<int>(k % kGroup);
     switch (type) {
-      case kGgmlF32: out[k] = read_f32(row + 4 * k); break;
-      case kGgmlF16: out[k] = half_to_float(read_u16(row + 2 * k)); break;
-      case kGgmlBf16: out[k] = bf16_to_float(read_u16(row + 2 * k)); break;
+      case kGgmlF32:
+        out[k] = read_f32(row + 4 * k);
+        break;
+      case kGgmlF16:
+        out[k] = half_to_float(read_u16(row + 2 * k));
+        break;
+      case kGgmlBf16:
+        out[k] = bf16_to_float(read_u16(row + 2 * k));
+        break;
       case kGgmlQ8_0: {
         const uint8_t* b = row + block * kQ8_0Bytes;
         out[k] = half_to_float(read_u16(b)) * static_cast<float>(static_cast<int8_t>(b[2 + at]));
@@ -127,8 +139,8 @@ void quantize_panel(int type, int64_t depth, const uint8_t* const* rows, float* 
       const uint16_t half = float_to_half(scale);
       std::memcpy(to, &half, 2);
       for (int k = 0; k < kGroup; ++k) {
-        to[2 + k] = static_cast<uint8_t>(
-            static_cast<int8_t>(std::lround(row[g * kGroup + k] * inverse)));
+        to[2 + k] =
+            static_cast<uint8_t>(static_cast<int8_t>(std::lround(row[g * kGroup + k] * inverse)));
       }
     }
   }
@@ -139,21 +151,30 @@ void quantize_panel(int type, int64_t depth, const uint8_t* const* rows, float* 
 
 int64_t source_row_bytes(int type, int64_t depth) {
   switch (type) {
-    case kGgmlF32: return depth * 4;
+    case kGgmlF32:
+      return depth * 4;
     case kGgmlF16:
-    case kGgmlBf16: return depth * 2;
-    case kGgmlQ8_0: return depth / kGroup * kQ8_0Bytes;
-    case kGgmlQ4_0: return depth / kGroup * kQ4_0Bytes;
-    case kGgmlQ4_1: return depth / kGroup * kQ4_1Bytes;
-    default: return 0;
+    case kGgmlBf16:
+      return depth * 2;
+    case kGgmlQ8_0:
+      return depth / kGroup * kQ8_0Bytes;
+    case kGgmlQ4_0:
+      return depth / kGroup * kQ4_0Bytes;
+    case kGgmlQ4_1:
+      return depth / kGroup * kQ4_1Bytes;
+    default:
+      return 0;
   }
 }
 
 bool can_pack(int type, WeightFormat format) {
   switch (format) {
-    case WeightFormat::kQ4_0: return type == kGgmlQ4_0;
-    case WeightFormat::kQ4_1: return type == kGgmlQ4_1;
-    default: return source_row_bytes(type, kGroup) != 0;
+    case WeightFormat::kQ4_0:
+      return type == kGgmlQ4_0;
+    case WeightFormat::kQ4_1:
+      return type == kGgmlQ4_1;
+    default:
+      return source_row_bytes(type, kGroup) != 0;
   }
 }
 

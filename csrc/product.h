@@ -53,8 +53,8 @@ class Product {
 // Rows that a product reads: bf16, or float32 for kF32 weights.
 struct Rows {
   const void* x;
-  int64_t stride;      // elements
-  const float* sums;   // sums over groups of 32, or nullptr
+  int64_t stride;     // elements
+  const float* sums;  // sums over groups of 32, or nullptr
   int64_t sums_stride;
   int count;
 };
@@ -64,7 +64,8 @@ struct ThreadScratch {
   std::vector<Buffer> of;
 };
 
-// out = rows times the product (+ bias), as the epilogue says. `next` is what will be multiplied after it.
+// out = rows times the product (+ bias), as the epilogue says. `next` is what will be multiplied
+// after it.
 void multiply(const Kernels& kernels, ThreadPool& pool, ThreadScratch& scratch,
               const Product& product, const Rows& rows, Epilogue epilogue, const float* bias,
               void* out, int64_t out_stride, const Product* next);

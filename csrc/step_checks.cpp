@@ -60,8 +60,8 @@ void check_span(const StepInput& step, const StepLimits& limits, int span,
       refuse("positions", token, step.positions[token],
              "the span puts position " + std::to_string(position) + " there");
     }
-    const int64_t slot = int64_t{table[position / kKeysPerBlock]} * kKeysPerBlock +
-                         position % kKeysPerBlock;
+    const int64_t slot =
+        int64_t{table[position / kKeysPerBlock]} * kKeysPerBlock + position % kKeysPerBlock;
     if (step.slots[token] == -1) continue;
     if (step.slots[token] != slot) {
       refuse("slots", token, step.slots[token],
@@ -105,11 +105,11 @@ void check_sampling(const SamplingArgs& args, int64_t num_banned) {
                       args.top_ps[row] > 0.0f && args.top_ps[row] <= 1.0f &&
                       args.min_ps[row] >= 0.0f && args.min_ps[row] <= 1.0f;
     if (!good) {
-      throw std::invalid_argument(
-          "row " + std::to_string(row) + " has temperature " +
-          std::to_string(args.temperatures[row]) + ", top_p " + std::to_string(args.top_ps[row]) +
-          " and min_p " + std::to_string(args.min_ps[row]) +
-          ", but they must lie in [0, 100], (0, 1] and [0, 1]");
+      throw std::invalid_argument("row " + std::to_string(row) + " has temperature " +
+                                  std::to_string(args.temperatures[row]) + ", top_p " +
+                                  std::to_string(args.top_ps[row]) + " and min_p " +
+                                  std::to_string(args.min_ps[row]) +
+                                  ", but they must lie in [0, 100], (0, 1] and [0, 1]");
     }
   }
 }

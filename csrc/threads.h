@@ -33,9 +33,12 @@ class ThreadPool {
   // A thread's own range starts and ends at a multiple of `unit`, which divides num_tiles.
   template <class Fn>
   void run(int num_tiles, const Fn& fn, int unit = 1) {
-    run_job(num_tiles, unit, [](const void* context, int tile, int thread) {
-      (*static_cast<const Fn*>(context))(tile, thread);
-    }, &fn);
+    run_job(
+        num_tiles, unit,
+        [](const void* context, int tile, int thread) {
+          (*static_cast<const Fn*>(context))(tile, thread);
+        },
+        &fn);
   }
 
   // First of the `num_units` units that belong to `thread`.
