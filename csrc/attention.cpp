@@ -178,7 +178,7 @@ struct RowWork {
   EVENFLOW_INLINE int max_limit(int u) const { return limits[first(u + 1) - 1]; }
 
   EVENFLOW_INLINE void section(int u, int index, const State& state) const {
-    const RowUnit unit{q + first(u) * steps, limits + first(u), max_limit(u)};
+    const RowUnit unit{q + first(u) * steps, limits + first(u), max_limit(u), 0};
     auto run = [&](auto kernel) {
       kernel(place.args, place.blocks, place.block_elements, place.head_offset, unit, index, state,
              scores, block);

@@ -14,7 +14,7 @@ namespace evenflow::EVENFLOW_ISA {
 inline constexpr int kKeys = kKeysPerBlock;
 inline constexpr int kSectionKeys = kKeysPerSection;
 inline constexpr int kSectionBlocks = kSectionKeys / kKeys;
-inline constexpr int kMaxTaskTokens = 64;
+inline constexpr int kMaxTaskTokens = 32;
 inline constexpr int kMaxRowTokens = 12;  // tasks of up to this many tokens use the row kernel
 
 AttentionPlan plan_attention(const AttentionArgs& args, int num_threads, AttentionTask* tasks,

@@ -28,6 +28,8 @@ struct ChunkSpace {
 template <class P, int N, bool kMasked>
 EVENFLOW_INLINE void chunk_scores(const float* q, const float* keys, int steps, int num_keys,
                                   const F* limits, F* max, float* scores) {
+  F top[N];  // not `max` itself, which the stores below could alias
+  for (int v = 0; v < N; ++v) top[v] = max[v];
   for (int k0 = 0; k0 < num_keys; k0 += kTile) {
     F acc[kTile][N];
     for (int t = 0; t < kTile; ++t) {
@@ -50,11 +52,12 @@ EVENFLOW_INLINE void chunk_scores(const float* q, const float* keys, int steps, 
           const M seen = less(set1(static_cast<float>(k0 + t)), limits[v]);
           score = select(seen, score, set1(kMinusInfinity));
         }
-        max[v] = vmax(max[v], score);
+        top[v] = vmax(top[v], score);
         store(scores + ((k0 + t) * N + v) * kW, score);
       }
     }
   }
+  for (int v = 0; v < N; ++v) max[v] = top[v];
 }
 
 // The sum of 2^n neighbours as a binary tree; weights are made on the way, in place of the scores.
@@ -134,19 +137,25 @@ EVENFLOW_INLINE void chunk_block(const ChunkUnit& unit, const BlockView& block, 
   }
   const int steps = P::dim_steps(head_dim);
   const int most = unit.max_limit - base, least = unit.min_limit - base;
+  int num_groups = kKeys / 16;  // groups of keys that any row sees; the others add nothing
   if (least >= kKeys) {
     chunk_scores<P, N, false>(unit.q, block.keys, steps, kKeys, limits, max, scores);
   } else {
     const int num_keys = most >= kKeys ? kKeys : (most + kTile - 1) / kTile * kTile;
     chunk_scores<P, N, true>(unit.q, block.keys, steps, num_keys, limits, max, scores);
-    for (int i = num_keys * N; i < kKeys * N; ++i) store(scores + i * kW, set1(kMinusInfinity));
+    num_groups = (num_keys + 15) / 16;
+    for (int i = num_keys * N; i < num_groups * 16 * N; ++i) {
+      store(scores + i * kW, set1(kMinusInfinity));
+    }
   }
   const F scale = set1(scale_log2e);
   for (int v = 0; v < N; ++v) {
     const F finite = finite_max(max[v]);
     const F offset = sub(set1(0.0f), mul(finite, scale));
     F sums[4];
-    for (int g = 0; g < 4; ++g) sums[g] = chunk_weights_16<P, N>(scores, g, v, scale, offset);
+    for (int g = 0; g < 4; ++g) {
+      sums[g] = g < num_groups ? chunk_weights_16<P, N>(scores, g, v, scale, offset) : set1(0.0f);
+    }
     const F block_sum = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
     if constexpr (kFirst) {
       store(state.sum + v * kW, block_sum);

@@ -46,7 +46,7 @@ AttentionPlan plan_attention(const AttentionArgs& args, int num_threads, Attenti
     for (int kv_head = 0; kv_head < args.num_kv_heads; ++kv_head) {
       for (int first = 0, count = 0; first < s.length; first += count) {
         const int left = s.length - first;
-        count = left < 64 ? left : 64;
+        count = left < kMaxTaskTokens ? left : kMaxTaskTokens;
         while (count > 16 && cost(s, first, count) > share) count = (count - 1) / 16 * 16;
         if (count > 16 && count % 16 != 0 && count % 16 <= kMaxRowTokens)
           count -= count % 16;  // a short tail

@@ -23,6 +23,7 @@ struct BlockView {
 #if EVENFLOW_ISA_LEVEL >= 3
 struct PairPolicy {
   static constexpr int kKeysPerStep = 2;
+  static constexpr bool kInPlace = true;  // blocks are used where they lie
   static int dim_steps(int head_dim) { return head_dim / 2; }
 
   static EVENFLOW_INLINE F mac(F acc, F a, F b) {
@@ -66,6 +67,7 @@ struct PairPolicy {
 
 struct FloatPolicy {
   static constexpr int kKeysPerStep = 1;
+  static constexpr bool kInPlace = false;
   static int dim_steps(int head_dim) { return head_dim; }
 
   static EVENFLOW_INLINE F mac(F acc, F a, F b) { return fma(a, b, acc); }

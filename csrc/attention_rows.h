@@ -15,6 +15,7 @@ struct RowUnit {
   const float* q;     // [rows][dim steps] elements
   const int* limits;  // [rows]: keys that each row sees
   int max_limit;
+  int64_t ahead;  // floats from this block to the next, whose rows are fetched meanwhile
 };
 
 // scores[row][64]; -inf behind the causal edge. Returns maxima through `max`.
@@ -29,7 +30,10 @@ EVENFLOW_INLINE void row_scores(const RowUnit& unit, const float* keys, int base
     const float* key = keys + k0;
     for (int s = 0; s < steps; ++s, key += kKeys) {
       F k[kLanesTile];
-      for (int t = 0; t < kLanesTile; ++t) k[t] = load(key + t * kW);
+      for (int t = 0; t < kLanesTile; ++t) {
+        k[t] = load(key + t * kW);
+        if constexpr (P::kInPlace) __builtin_prefetch(key + unit.ahead + t * kW);
+      }
       for (int r = 0; r < R; ++r) {
         const F x = set1(unit.q[r * steps + s]);
         for (int t = 0; t < kLanesTile; ++t) acc[r][t] = P::mac(acc[r][t], x, k[t]);
@@ -80,7 +84,10 @@ EVENFLOW_INLINE void row_values_tile(const RowUnit& unit, const float* weights, 
   }
   for (int s = 0; s < full_steps; ++s, values += head_dim) {
     F x[T];
-    for (int t = 0; t < T; ++t) x[t] = load(values + t * kW);
+    for (int t = 0; t < T; ++t) {
+      x[t] = load(values + t * kW);
+      if constexpr (P::kInPlace) __builtin_prefetch(values + unit.ahead + t * kW);
+    }
     for (int r = 0; r < R; ++r) {
       const F w = set1(weights[r * kKeys + s]);
       for (int t = 0; t < T; ++t) acc[r][t] = P::mac(acc[r][t], w, x[t]);
@@ -151,12 +158,15 @@ void row_section(const AttentionArgs& args, const int32_t* blocks, int64_t block
   const int last = (unit.max_limit + kKeys - 1) / kKeys;
   const int end = last < begin + kSectionBlocks ? last : begin + kSectionBlocks;
   const float scale = args.scale * 1.44269504088896341f;
+  RowUnit at = unit;
   for (int b = begin; b < end; ++b) {
+    const int64_t step = b + 1 < end ? int64_t{blocks[b + 1]} - blocks[b] : 0;
+    at.ahead = step * block_elements / P::kKeysPerStep;
     const BlockView block = P::view(args, blocks[b] * block_elements + head_offset, block_space);
     if (b == begin) {
-      row_block<P, R, true>(unit, block, b * kKeys, args.head_dim, scale, state, scores);
+      row_block<P, R, true>(at, block, b * kKeys, args.head_dim, scale, state, scores);
     } else {
-      row_block<P, R, false>(unit, block, b * kKeys, args.head_dim, scale, state, scores);
+      row_block<P, R, false>(at, block, b * kKeys, args.head_dim, scale, state, scores);
     }
   }
 }

@@ -150,15 +150,8 @@ def test_batch_mates_change_no_bit(isa):
 def test_what_lies_behind_the_causal_edge_is_never_read(isa, f32):
     sequence, pool, table = sequence_in_pool(7, 140, f32=f32)
     clean = whole(isa, sequence, pool, table, 0.125)
-    poison = np.float32("inf") if f32 else np.uint16(0x7F80)
+    poison = np.float32("nan") if f32 else np.uint16(0x7FC0)
     for edge in (1, 2, 63, 64, 77, 101, 139):
-        sequence.k[edge:] = poison
-        sequence.v[edge:] = poison
-        pool.write(list(table), edge, sequence.k[edge:], sequence.v[edge:])
-    # positions before 1 must not see it, in one pass over all rows
-    got = whole(isa, sequence, pool, table, 0.125)
-    assert np.array_equal(bits(got[:1]), bits(clean[:1]))
-    for edge in (2, 63, 64, 77, 101, 139):
         again, pool2, table2 = sequence_in_pool(7, 140, f32=f32)
         again.k[edge:] = poison
         again.v[edge:] = poison
