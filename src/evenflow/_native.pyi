@@ -1,6 +1,6 @@
 # What the C++ module offers; see csrc/bindings*.cpp. Absent where it could not be built.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +17,10 @@ _Source: TypeAlias = tuple[_Bytes, _I64 | None, int]
 def runnable_isas() -> list[str]: ...
 def usable_cores() -> int: ...
 def peak_rate(isa: str, pool: ThreadPool, iterations: int = ...) -> float: ...
-def read_rate(pool: ThreadPool, num_bytes: int, repeats: int = ...) -> float: ...
+def read_rate(
+    pool: ThreadPool, num_bytes: int, tiles: int = ..., rounds: int = ..., repeats: int = ...
+) -> float: ...
+def ping_pong_ns(rounds: int = ...) -> float: ...
 
 class ThreadPool:
     def __init__(self, num_threads: int) -> None: ...
@@ -110,3 +113,64 @@ class Model:
     def isa(self) -> str: ...
     @property
     def num_threads(self) -> int: ...
+
+class ops:  # a submodule: single kernels, for tests and benchmarks
+    @staticmethod
+    def attention(
+        isa: str,
+        pool: ThreadPool,
+        q: _Words | _F32,
+        keys: _Words | _F32,
+        values: _Words | _F32,
+        out: _Words | _F32,
+        span_offsets: _I32,
+        context_lens: _I32,
+        block_tables: _I32,
+        block_offsets: _I32,
+        scale: float,
+        plan_threads: int = ...,
+        repeats: int = ...,
+    ) -> tuple[int, int]: ...
+    @staticmethod
+    def rms_norm(
+        isa: str,
+        x: _F32,
+        weight: _F32,
+        eps: float,
+        out: _Words | _F32,
+        sums: _F32 | None,
+        row_ids: _I32 | None,
+        begin: int,
+        end: int,
+    ) -> None: ...
+    @staticmethod
+    def rope_write(
+        isa: str,
+        qkv: _F32,
+        positions: _I32,
+        slots: _I64,
+        cos: _F32,
+        sin: _F32,
+        q_norm: _F32 | None,
+        k_norm: _F32 | None,
+        norm_eps: float,
+        q: _Words | _F32,
+        keys: _Words | _F32,
+        values: _Words | _F32,
+        begin: int,
+        end: int,
+    ) -> None: ...
+    @staticmethod
+    def embed(isa: str, token_ids: _I32, table: _Bytes, ggml_type: int, out: _F32) -> None: ...
+    @staticmethod
+    def to_bf16(isa: str, x: _F32, out: _Words) -> None: ...
+    @staticmethod
+    def group_sums(isa: str, x: _Words | _F32, sums: _F32) -> None: ...
+    @staticmethod
+    def sample(
+        isa: str,
+        pool: ThreadPool,
+        logits: _F32,
+        arrays: Mapping[str, NDArray[np.generic]],
+        repeats: int = ...,
+    ) -> None: ...

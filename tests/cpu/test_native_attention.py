@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from helpers.native_ops import Pool, Sequence, bits, from_bf16, run_attention, to_bf16
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from helpers.native_ops import Pool, Sequence, bits, from_bf16, run_attention, to_bf16
 
 native = pytest.importorskip("evenflow._native")
 
@@ -25,17 +26,17 @@ def sequence_in_pool(seed, length, shape=(9, 3, 64), *, f32=False, spread=1.0):
 def whole(isa, sequence, pool, table, scale, **options):
     threads = native.ThreadPool(1)
     spans = [(sequence.q, len(sequence), table)]
-    return run_attention(native.ops, isa, threads, pool, spans, scale, **options)
+    return run_attention(isa, threads, pool, spans, scale, **options)
 
 
-def in_chunks(isa, sequence, pool, table, scale, chunks, threads=1, **options):
+def in_chunks(isa, sequence, pool, table, scale, *, chunks, threads=1, **options):
     """The same positions, chunk by chunk, one call each."""
     workers = native.ThreadPool(threads)
     parts, start = [], 0
     for size in chunks:
         stop = min(len(sequence), start + size)
         spans = [(sequence.q[start:stop], stop, table)]
-        parts.append(run_attention(native.ops, isa, workers, pool, spans, scale, **options))
+        parts.append(run_attention(isa, workers, pool, spans, scale, **options))
         start = stop
         if start == len(sequence):
             break
@@ -61,7 +62,7 @@ def test_last_row_close_at_every_cut(isa, length):
     sequence, pool, table = sequence_in_pool(2, length)
     threads = native.ThreadPool(1)
     last = [(sequence.q[-1:], length, table)]
-    got = run_attention(native.ops, isa, threads, pool, last, 0.125)
+    got = run_attention(isa, threads, pool, last, 0.125)
     assert np.abs(got[0] - sequence.oracle(length - 1, 0.125)).max() < 5 * 2.0**-9
 
 
@@ -73,7 +74,7 @@ def test_chunks_change_no_bit(isa, shape, f32):
     want = whole(isa, sequence, pool, table, 0.11)
     assert not np.isnan(want).any()
     for size in (1, 5, 12, 13, 33, 64, 149):
-        got = in_chunks(isa, sequence, pool, table, 0.11, [size] * 150)
+        got = in_chunks(isa, sequence, pool, table, 0.11, chunks=[size] * 150)
         assert np.array_equal(bits(got), bits(want)), f"chunks of {size}"
 
 
@@ -88,7 +89,7 @@ def test_the_last_rows_of_any_count_have_the_same_bits(isa, length, rows):
     want = whole(isa, sequence, pool, table, 0.125)[-rows:]
     threads = native.ThreadPool(1)
     spans = [(sequence.q[-rows:], length, table)]
-    got = run_attention(native.ops, isa, threads, pool, spans, 0.125)
+    got = run_attention(isa, threads, pool, spans, 0.125)
     assert np.array_equal(bits(got), bits(want))
 
 
@@ -99,7 +100,7 @@ def test_threads_and_split_keys_change_no_bit(isa, threads):
     workers = native.ThreadPool(threads)
     for rows in (1, 4, 40):
         spans = [(sequence.q[-rows:], 2100, table)]
-        want = run_attention(native.ops, isa, native.ThreadPool(1), pool, spans, 0.125)
+        want = run_attention(isa, native.ThreadPool(1), pool, spans, 0.125)
         for plan_threads in (0, 2, 7, 64):
             got = run_attention(
                 native.ops, isa, workers, pool, spans, 0.125, plan_threads=plan_threads
@@ -140,8 +141,8 @@ def test_batch_mates_change_no_bit(isa):
         pool.write(table, 0, sequence.k, sequence.v)
         spans.append((sequence.q[-rows:], length, table))
     alone = native.ThreadPool(1)
-    want = [run_attention(native.ops, isa, alone, pool, [s], 0.125) for s in spans]
-    got = run_attention(native.ops, isa, native.ThreadPool(3), pool, spans, 0.125)
+    want = [run_attention(isa, alone, pool, [s], 0.125) for s in spans]
+    got = run_attention(isa, native.ThreadPool(3), pool, spans, 0.125)
     assert np.array_equal(bits(got), bits(np.concatenate(want)))
 
 
@@ -167,7 +168,7 @@ def test_large_scores_and_a_late_maximum(isa):
     for position in (0, 600, 1199):
         want = sequence.oracle(position, 1.0)
         assert np.abs(got[position] - want).max() < 5 * 2.0**-8
-    chunked = in_chunks(isa, sequence, pool, table, 1.0, [7, 1, 500, 33, 700])
+    chunked = in_chunks(isa, sequence, pool, table, 1.0, chunks=[7, 1, 500, 33, 700])
     assert np.array_equal(bits(chunked), bits(got))
 
 
@@ -200,7 +201,9 @@ def test_any_cut_gives_the_same_bits(data):
     sequence, pool, table = sequence_in_pool(11, length, shape, f32=f32)
     want = whole(isa, sequence, pool, table, 0.2)
     chunks = [*data.draw(st.lists(st.integers(1, 200), max_size=8)), length]
-    got = in_chunks(isa, sequence, pool, table, 0.2, chunks, data.draw(st.integers(1, 3)))
+    got = in_chunks(
+        isa, sequence, pool, table, 0.2, chunks=chunks, threads=data.draw(st.integers(1, 3))
+    )
     assert np.array_equal(bits(got), bits(want))
 
 
@@ -208,8 +211,8 @@ def test_bad_arguments_are_refused():
     sequence, pool, table = sequence_in_pool(12, 70)
     threads = native.ThreadPool(1)
     with pytest.raises(ValueError, match="no such block"):
-        run_attention(native.ops, "auto", threads, pool, [(sequence.q, 70, [0, 99])], 0.125)
+        run_attention("auto", threads, pool, [(sequence.q, 70, [0, 99])], 0.125)
     with pytest.raises(ValueError, match="longer than its blocks"):
-        run_attention(native.ops, "auto", threads, pool, [(sequence.q, 70, table[:1])], 0.125)
+        run_attention("auto", threads, pool, [(sequence.q, 70, table[:1])], 0.125)
     with pytest.raises(ValueError, match="longer than its context"):
-        run_attention(native.ops, "auto", threads, pool, [(sequence.q, 64, table)], 0.125)
+        run_attention("auto", threads, pool, [(sequence.q, 64, table)], 0.125)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
+
 from helpers.native_ops import Pool, bits, from_bf16, to_bf16
 
 native = pytest.importorskip("evenflow._native")

@@ -1,5 +1,7 @@
 """Sampling in C++ draws what the reference sampler draws, row by row, whatever else is in the batch."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -31,7 +33,7 @@ def make_params(rows, **values):
     banned = values.get("banned", [[]] * rows)
     return SamplingBatch(
         **arrays,
-        banned_ids=np.array(sum(banned, []), np.int32),
+        banned_ids=np.array(list(itertools.chain(*banned)), np.int32),
         banned_offsets=np.cumsum([0, *map(len, banned)], dtype=np.int32),
     )
 
@@ -171,7 +173,7 @@ def test_rows_that_cannot_be_drawn_from(isa):
         sampler.sample(logits[:1], make_params(1))
 
 
-def adjusted(logits, histories, prompt_lens, repetition, presence, frequency):
+def adjusted(logits, histories, prompt_lens, *, repetition, presence, frequency):
     """Penalties by their definition, one id after another, in float32."""
     out = logits.copy()
     for row, history in enumerate(histories):
@@ -204,7 +206,14 @@ def test_bias_penalties_and_masks(isa):
     want_logits = logits.copy()
     for row in range(rows):
         want_logits[row, bias_ids[row]] += bias[row]
-    want_logits = adjusted(want_logits, histories, prompt_lens, repetition, presence, frequency)
+    want_logits = adjusted(
+        want_logits,
+        histories,
+        prompt_lens,
+        repetition=repetition,
+        presence=presence,
+        frequency=frequency,
+    )
     for row, mask in enumerate(mask_rows):
         if mask >= 0:
             want_logits[row, ~allowed[mask, :vocab]] = -np.inf
@@ -212,7 +221,7 @@ def test_bias_penalties_and_masks(isa):
         "repetition_penalties": repetition,
         "presence_penalties": presence,
         "frequency_penalties": frequency,
-        "history_ids": np.array(sum(histories, []), np.int32),
+        "history_ids": np.array(list(itertools.chain(*histories)), np.int32),
         "history_offsets": np.cumsum([0, *map(len, histories)], dtype=np.int32),
         "history_prompt_lens": np.array(prompt_lens, np.int32),
         "bias_ids": np.array(bias_ids, np.int32).ravel(),

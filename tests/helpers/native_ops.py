@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 KEYS = 64  # slots of a block as the kernels see it
 
@@ -33,8 +34,7 @@ class Sequence:
 
     def __init__(self, rng, length, num_heads, num_kv_heads, head_dim, *, f32=False, spread=1.0):
         def draw(heads):
-            x = rng.standard_normal((length, heads, head_dim)).astype(np.float32)
-            return x
+            return rng.standard_normal((length, heads, head_dim)).astype(np.float32)
 
         make = (lambda x: x) if f32 else to_bf16
         self.q = make(draw(num_heads) * np.float32(spread))
@@ -78,12 +78,13 @@ class Pool:
             self.values[block, :, at // 2, :, at % 2] = v[i]
 
 
-def run_attention(ops, isa, threads, pool, spans, scale, *, plan_threads=0, out_f32=True):
+def run_attention(isa, threads, pool, spans, scale, *, plan_threads=0, out_f32=True):
     """Attention of `spans`, each (queries [n, heads, dim], context length, block table)."""
     q = np.concatenate([s[0] for s in spans])
     out = np.full(q.shape, np.nan, np.float32) if out_f32 else np.full(q.shape, 0x7FC1, np.uint16)
     lengths = [len(s[0]) for s in spans]
     tables = [s[2][: -(-s[1] // KEYS)] for s in spans]
+    ops = pytest.importorskip("evenflow._native").ops
     ops.attention(
         isa,
         threads,
