@@ -102,9 +102,7 @@ def test_threads_and_split_keys_change_no_bit(isa, threads):
         spans = [(sequence.q[-rows:], 2100, table)]
         want = run_attention(isa, native.ThreadPool(1), pool, spans, 0.125)
         for plan_threads in (0, 2, 7, 64):
-            got = run_attention(
-                native.ops, isa, workers, pool, spans, 0.125, plan_threads=plan_threads
-            )
+            got = run_attention(isa, workers, pool, spans, 0.125, plan_threads=plan_threads)
             assert np.array_equal(bits(got), bits(want))
 
 
