@@ -10,6 +10,7 @@
 namespace nb = nanobind;
 
 namespace evenflow {
+void bind_ceilings(nb::module_& m);
 void bind_gemm(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_ops(nb::module_& m);
@@ -22,6 +23,7 @@ NB_MODULE(_native, m) {
         "Instruction sets that this build holds and this machine runs, best first.");
   m.def("usable_cores", &evenflow::usable_cores,
         "Physical cores that the process may use: affinity and CPU quota respected.");
+  evenflow::bind_ceilings(m);
   evenflow::bind_gemm(m);
   evenflow::bind_model(m);
   nb::module_ ops = m.def_submodule("ops", "Single kernels, for tests and benchmarks.");

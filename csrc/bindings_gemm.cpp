@@ -6,8 +6,6 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -178,51 +176,9 @@ void gemm_gated(const std::string& isa, ThreadPool& pool, const PackedWeight& we
   run_gemm(isa, pool, weight, args, rows_per_tile, panels_per_tile, repeats);
 }
 
-// Operations a second of all threads together, operands in registers.
-double peak_rate(const std::string& isa, ThreadPool& pool, int64_t iterations) {
-  const Kernels& kernels = find_kernels(isa);
-  nb::gil_scoped_release release;
-  std::vector<double> done(static_cast<size_t>(pool.num_threads()) * 16);
-  const auto start = std::chrono::steady_clock::now();
-  pool.run(pool.num_threads() * 16,
-           [&](int tile, int) { done[tile] = kernels.peak_products(iterations); });
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  double total = 0;
-  for (double d : done) total += d;
-  return total / seconds.count();
-}
-
-// Bytes a second that all threads together read from memory, `bytes` of it, once per repeat.
-double read_rate(ThreadPool& pool, int64_t bytes, int repeats) {
-  Buffer memory(static_cast<size_t>(bytes));
-  std::memset(memory.bytes(), 1, memory.size());
-  constexpr int kTiles = 64;
-  const int64_t words = bytes / 8 / kTiles / 64 * 64;
-  std::vector<uint64_t> sums(kTiles);
-  nb::gil_scoped_release release;
-  double best = 0;
-  for (int i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    pool.run(kTiles, [&](int tile, int) {
-      const auto* from = reinterpret_cast<const uint64_t*>(memory.bytes()) + tile * words;
-      uint64_t sum[8] = {};
-      for (int64_t w = 0; w < words; w += 8) {
-        for (int j = 0; j < 8; ++j) sum[j] += from[w + j];
-      }
-      for (int j = 0; j < 8; ++j) sums[tile] += sum[j];
-    });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(words * 8 * kTiles) / seconds.count());
-  }
-  return best;
-}
-
 }  // namespace
 
 void bind_gemm(nb::module_& m) {
-  nb::class_<ThreadPool>(m, "ThreadPool", "Compute threads; the caller of a step is one of them.")
-      .def(nb::init<int>(), nb::arg("num_threads"))
-      .def_prop_ro("num_threads", &ThreadPool::num_threads);
   nb::class_<PackedWeight>(m, "PackedWeight", "A weight matrix packed for the products.")
       .def(nb::init<int, int, int64_t, Bytes2, std::optional<Bytes2>>(), nb::arg("kind"),
            nb::arg("ggml_type"), nb::arg("depth"), nb::arg("rows"), nb::arg("up") = nb::none())
@@ -236,8 +192,6 @@ void bind_gemm(nb::module_& m) {
   m.def("gemm_gated", &gemm_gated, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"), nb::arg("x"),
         nb::arg("x_sums").none(), nb::arg("out"), nb::arg("rows_per_tile") = 96,
         nb::arg("panels_per_tile") = 2, nb::arg("repeats") = 1);
-  m.def("peak_rate", &peak_rate, nb::arg("isa"), nb::arg("pool"), nb::arg("iterations") = 1000000);
-  m.def("read_rate", &read_rate, nb::arg("pool"), nb::arg("num_bytes"), nb::arg("repeats") = 5);
 }
 
 }  // namespace evenflow
