@@ -9,12 +9,12 @@
 namespace evenflow::EVENFLOW_ISA {
 namespace {
 
+#if EVENFLOW_ISA_LEVEL >= 3
+
 constexpr int kPanelVectors = kPanelColumns / kW;
 
 // At few rows the memory is busy with the weights of now; reading ahead would only compete.
 constexpr int kMinRowsToPrefetch = 5;
-
-#if EVENFLOW_ISA_LEVEL >= 3
 
 // Two panels (or one), six rows: kVectors x R accumulators, K ascending in pairs.
 template <int R, int P, int kLines>
