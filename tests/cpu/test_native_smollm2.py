@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pydoc_data.topics import topics
 
@@ -85,6 +87,23 @@ def test_ready_within_a_second_of_processor_time_per_core(model):
     begin = time.process_time()
     NativeRunner(model, num_blocks=130, num_threads=2).close()
     assert time.process_time() - begin <= 2.0
+
+
+MEASURE_MEMORY = """
+from evenflow.model.load import load_model
+from evenflow.runner.native import NativeRunner
+runner = NativeRunner(load_model("smollm2"), num_blocks=130, weights="{weights}")
+rss = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
+print(int(rss[0].split()[1]) * 1024 - runner.weight_bytes)
+"""
+
+
+@pytest.mark.parametrize("weights", ["bf16", "auto"])
+def test_resident_memory_is_the_packed_weights_and_little_more(weights):
+    # a process of its own: the pool's pages are untouched, so they do not count yet
+    code = MEASURE_MEMORY.format(weights=weights)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) <= 100 << 20
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ rows go over as they lie in the mapped file; only formats that C++ cannot read a
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,8 @@ from evenflow.errors import ConfigError, ModelError
 from evenflow.model.weights import WEIGHT_TYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from evenflow.model.load import Model
     from evenflow.model.spec import ModelSpec
     from evenflow.model.weights import WeightTensor
@@ -89,6 +92,7 @@ def pack_model(
     native.set_vector(0, "final_norm", _vector(tensors["final_norm"]))
     native.set_rope(*(np.ascontiguousarray(table).reshape(-1) for table in rope))
     native.pack()
+    _let_go_of_pages(tensors.values())
     return native
 
 
@@ -177,6 +181,22 @@ def _embedding(tensor: WeightTensor) -> Source:
     bits = tensor.float32().view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return rounded.astype(np.uint16).view(np.uint8), None, WEIGHT_TYPES["BF16"].gguf_id
+
+
+def _let_go_of_pages(tensors: Iterable[WeightTensor]) -> None:
+    """Drop the file's pages from this process; what is read again comes back from the file.
+
+    Only mappings are advised: of them the kernel keeps the file, of other memory nothing.
+    """
+    owners = {}
+    for tensor in tensors:
+        owner: object = tensor.stored_rows
+        while isinstance(owner, np.ndarray | memoryview):
+            owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+        owners[id(owner)] = owner
+    for owner in owners.values():
+        if isinstance(owner, mmap.mmap):
+            owner.madvise(mmap.MADV_DONTNEED)
 
 
 def _vector(tensor: WeightTensor) -> Vector:
