@@ -40,21 +40,22 @@ def settle_tokens(messages: Sequence[Message], total: int | None, *, each_known:
     return Counted(settled, "spread", total)
 
 
-def spread(total: int, weights: Sequence[int]) -> list[int]:
+def spread(total: int, weights: Sequence[float]) -> list[int]:
     """Whole numbers that add up to `total`, in proportion to the weights, by largest remainder.
 
-    Every part gets one first while there are enough to go round, since a message that carried
-    output carried a token.
+    No part is left with nothing while there are enough to go round: a message that carried output
+    carried a token. What it takes comes from the largest part.
     """
-    if not weights:
-        return []
-    base = 1 if total >= len(weights) else 0
-    rest = total - base * len(weights)
     scale = sum(weights)
-    exact = [rest * w / scale if scale else rest / len(weights) for w in weights]
-    parts = [base + int(x) for x in exact]
-    left = total - sum(parts)
-    by_remainder = sorted(range(len(weights)), key=lambda i: (int(exact[i]) - exact[i], i))
-    for i in by_remainder[:left]:
+    exact = [total * w / scale if scale else total / len(weights) for w in weights]
+    parts = [int(x) for x in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
+    for i in by_remainder[: total - sum(parts)]:
         parts[i] += 1
+    if total >= len(parts) > 0:
+        for i, part in enumerate(parts):
+            if not part:
+                largest = max(range(len(parts)), key=lambda j: parts[j])
+                parts[largest] -= 1
+                parts[i] = 1
     return parts
