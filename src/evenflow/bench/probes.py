@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import TYPE_CHECKING
 
 from evenflow.bench.drivers.connection import Address, ConnectionLostError, Pool, render_request
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 LAG_EVERY_S = 0.02
 ECHO_EVERY_S = 0.05
 SCRAPE_EVERY_S = 0.5
-LAG, ECHO = "loop_lag", "echo"
+CPU_EVERY_S = 0.5
+LAG, ECHO, CPU = "loop_lag", "echo", "client_cpu"
 # of a page of metrics: too many, or not about serving
 DROPPED = ("_bucket", "_created")
 DROPPED_NAMES = ("python_", "process_")
@@ -34,6 +36,13 @@ async def watch_loop(clock: Callable[[], float], add: Callable[[Probe], None]) -
         await asyncio.sleep(LAG_EVERY_S)
         now_s = clock()
         add(Probe(now_s, LAG, max(0.0, now_s - due_s)))
+
+
+async def watch_cpu(clock: Callable[[], float], add: Callable[[Probe], None]) -> None:
+    """The processor time that this process has used so far, all its threads together."""
+    while True:
+        add(Probe(clock(), CPU, time.process_time()))
+        await asyncio.sleep(CPU_EVERY_S)
 
 
 async def watch_echo(clock: Callable[[], float], add: Callable[[Probe], None]) -> None:

@@ -101,8 +101,9 @@ class RequestRecord:
 class Probe:
     """A measurement of the client itself.
 
-    `kind` is "loop_lag" (how late the event loop woke a sleeper) or "echo" (a message's way to a
-    server in the client's own process and back, through the same code as the real streams).
+    `kind` is "loop_lag" (how late the event loop woke a sleeper), "echo" (a message's way from a
+    server in the client's own process, through the same code as the real streams) or "client_cpu"
+    (processor time used by the client's process so far).
     """
 
     time_s: float
