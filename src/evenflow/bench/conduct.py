@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from evenflow.bench.drivers.interface import CUT, Turn
-from evenflow.bench.records import Mark, Probe, Records, RequestRecord, Scrape
+from evenflow.bench.drivers.interface import Turn
+from evenflow.bench.records import CUT, Mark, Probe, Records, RequestRecord, Scrape
 from evenflow.bench.workload.prompts import Calibration, text_of
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ class Clock:
     """Seconds since the run's zero; monotonic, and callable from any thread."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Make now the run's zero."""
         self.started_unix_s = time.time()
         self.started_monotonic_s = time.perf_counter()
 
@@ -93,7 +97,6 @@ class Conductor:
     Args:
         workload: what to send.
         driver: how to send it.
-        sink: where records go as they come; they are kept in `state.records` as well.
         options: how to run.
         calibration: how long the words of a prompt are in tokens.
         clock: the run's clock.
@@ -103,7 +106,6 @@ class Conductor:
         self,
         workload: Workload,
         driver: Driver,
-        sink: Sink,
         *,
         options: ConductOptions,
         calibration: Calibration,
@@ -111,7 +113,7 @@ class Conductor:
     ) -> None:
         self._workload = workload
         self._driver = driver
-        self._sink = sink
+        self._sink: Sink | None = None
         self._options = options
         self._calibration = calibration
         self.clock = clock
@@ -134,8 +136,16 @@ class Conductor:
             if not planned.turn:
                 self._prepared[planned.id] = self._driver.prepare(self._turn(planned))
 
-    async def run(self, probes: Sequence[Coroutine[object, object, object]] = ()) -> Records:
-        """Run to the end, or to cancellation: then what runs is written down as interrupted."""
+    async def run(
+        self, sink: Sink, probes: Sequence[Coroutine[object, object, object]] = ()
+    ) -> Records:
+        """Run to the end, or to cancellation: then what runs is written down as interrupted.
+
+        Args:
+            sink: where records go as they come; they are kept in `state.records` as well.
+            probes: coroutines that run beside the work.
+        """
+        self._sink = sink
         helpers = [asyncio.create_task(p) for p in (*probes, self._write_open())]
         work = asyncio.create_task(self._work())
         try:
@@ -155,7 +165,8 @@ class Conductor:
     def add(self, record: RequestRecord | Probe | Scrape | Mark) -> None:
         """Write a record down and keep it."""
         self.state.records.add(record)
-        self._sink.add(record)
+        if self._sink is not None:
+            self._sink.add(record)
 
     def _mark(self, kind: str, note: str = "") -> None:
         self.add(Mark(self.clock(), kind, note))
@@ -357,7 +368,7 @@ class Conductor:
                 seen = self._written.get(name, 0)
                 parts.append(replace(record, messages=record.messages[seen:]))
                 self._written[name] = len(record.messages)
-            if parts:
+            if parts and self._sink is not None:
                 self._sink.add_open(parts)
 
     async def _sleep_until(self, at_s: float) -> None:

@@ -22,6 +22,7 @@ from evenflow.bench.gaps import (
     stalls_by_limit,
 )
 from evenflow.bench.quantiles import Distribution, describe
+from evenflow.bench.records import CUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,13 +42,13 @@ class Latency(NamedTuple):
 
 
 LATENCIES = {
-    "ttft_ms": Latency("TTFT", "from sending a request to its first token"),
-    "itl_ms": Latency("ITL", "every gap between messages of a stream, pooled"),
-    "itl_per_token_ms": Latency("ITL per token", "the same, each gap shared out over its tokens"),
-    "tpot_ms": Latency("TPOT", "per request: its mean time per token after the first"),
-    "worst_itl_ms": Latency("worst ITL", "per request: its longest gap"),
-    "e2el_ms": Latency("E2EL", "from sending a request to its end"),
-    "client_queue_ms": Latency("client queue", "from a request's place in the schedule to sending"),
+    "ttft_ms": Latency("TTFT", "sending to first token"),
+    "itl_ms": Latency("ITL", "all gaps of all streams"),
+    "itl_per_token_ms": Latency("ITL per token", "gaps shared out over their tokens"),
+    "tpot_ms": Latency("TPOT", "each request's mean per token"),
+    "worst_itl_ms": Latency("worst ITL", "each request's longest gap"),
+    "e2el_ms": Latency("E2EL", "sending to the end"),
+    "client_queue_ms": Latency("client queue", "place in the schedule to sending"),
 }
 
 
@@ -294,8 +295,8 @@ def worst_itl_ms(request: RequestRecord) -> float | None:
 
 
 def e2el_ms(request: RequestRecord) -> float | None:
-    """From sending to the last message."""
-    if request.send_s is None or not request.messages:
+    """From sending to the last message; a stream that the client cut off has no end of its own."""
+    if request.send_s is None or not request.messages or request.finish_reason == CUT:
         return None
     return (request.messages[-1].time_s - request.send_s) * 1e3
 

@@ -45,6 +45,38 @@ async def watch_cpu(clock: Callable[[], float], add: Callable[[Probe], None]) ->
         await asyncio.sleep(CPU_EVERY_S)
 
 
+class _EchoServer(asyncio.Protocol):
+    """Answers any request with an endless stream, an event every `ECHO_EVERY_S`."""
+
+    def __init__(self, clock: Callable[[], float], sent: list[float]) -> None:
+        self._clock = clock
+        self._sent = sent
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        if isinstance(transport, asyncio.WriteTransport):
+            self._transport = transport
+            transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            self._next()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Called by asyncio."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _next(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(ECHO_EVERY_S, self._tick)
+
+    def _tick(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            event = b'data: {"choices":[{"text":"x"}]}\n\n'
+            self._sent.append(self._clock())
+            self._transport.write(b"%x\r\n%s\r\n" % (len(event), event))
+            self._next()
+
+
 async def watch_echo(clock: Callable[[], float], add: Callable[[Probe], None]) -> None:
     """A message's way from a server in this process through the client's own reading code.
 
@@ -53,23 +85,12 @@ async def watch_echo(clock: Callable[[], float], add: Callable[[Probe], None]) -
     """
     sent: list[float] = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        try:
-            while not writer.is_closing():
-                await asyncio.sleep(ECHO_EVERY_S)
-                event = b'data: {"choices":[{"text":"x"}]}\n\n'
-                sent.append(clock())
-                writer.write(b"%x\r\n%s\r\n" % (len(event), event))
-        finally:
-            writer.close()
-
     def on_body(_data: bytes) -> None:
         now_s = clock()
         add(Probe(now_s, ECHO, now_s - sent[-1]))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _EchoServer(clock, sent), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     address = Address("http", "127.0.0.1", port, "")
     pool = Pool(address)

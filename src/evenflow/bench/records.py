@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RECORDS_VERSION = 1
+CUT = "cut"  # finish_reason of a steady stream that the client ended, which is no failure
 CUT_OFF = "the run was cut off before the request ended"
 
 # how the tokens of a message are known: counted by the server message by message; one per message,

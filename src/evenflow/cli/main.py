@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from evenflow.cli import demo, generate, pull
+from evenflow.cli import bench, demo, generate, pull
 from evenflow.errors import EvenflowError
 from evenflow.version import __version__
 
@@ -52,6 +52,7 @@ def _root(
 app.command("generate")(generate.generate)
 app.command("demo")(demo.demo)
 app.command("pull")(pull.pull)
+app.command("bench")(bench.bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

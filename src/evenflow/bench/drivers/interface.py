@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from evenflow.bench.records import RequestRecord
 
-CUT = "cut"  # finish_reason of a steady stream that the client ended, which is no failure
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -31,6 +29,8 @@ class Driver(Protocol):
 
     A `clock` gives seconds since the run's zero.
     """
+
+    name: str
 
     def prepare(self, turn: Turn) -> object:
         """Do before the run what can be done before it; returns what `send` wants."""
