@@ -1,0 +1,207 @@
+"""Blame with the help of another engine's log.
+
+The log has no request ids and its stamps are often whole seconds, so it cannot name anybody. But
+it knows how many prompt tokens a step held: a stall whose step held none was no prefill, and one
+whose step held many was. In: a parsed log. Out: episodes made surer, or corrected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evenflow.bench.blame.model import Culprit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.bench.blame.logs import EngineLog, LogStep, SlotTiming
+    from evenflow.bench.blame.model import Depth, Episode
+    from evenflow.bench.blame.prefills import Prefills
+    from evenflow.bench.records import Records, RequestRecord
+
+CONFIRMED = 0.95
+NEAR = 0.15  # of its length: a logged step and the stall that it made differ by less than this
+COARSE_S = 1.0  # the resolution of a stamp without a fraction
+FINE_S = 0.05
+ROOM_S = 0.1  # how much later than it happened a line may be written, or a message seen
+ZONES_S = [quarter * 900.0 for quarter in range(-48, 57)]  # of all time zones, from -12 to +14 h
+
+
+class LogEvidence:
+    """Evidence from a log of vLLM, SGLang or llama.cpp."""
+
+    def __init__(self, log: EngineLog) -> None:
+        self._log = log
+        self.engine = log.engine
+        self.problems = [log.words()] if log.unrecognised or not log.engine else []
+        if len(log.engines_seen) > 1:
+            self.problems.append(
+                f"the log mixes {len(log.engines_seen)} engines; a step may be taken for a "
+                "neighbour's"
+            )
+
+    def refine(self, prefills: Prefills, records: Records) -> Prefills:
+        """Set windows to llama.cpp's own times, where a request with as many tokens is found."""
+        if not self._log.slots:
+            return prefills
+        matched = self._match_slots(records.requests)
+        starts, costs = prefills.start_s.copy(), prefills.cost_ms.copy()
+        for i, request in enumerate(prefills.request):
+            slot = matched.get(int(request))
+            if slot is not None:
+                sent_s = records.requests[int(request)].send_s or 0.0
+                starts[i] = max(sent_s, float(prefills.end_s[i]) - slot.ms / 1e3)
+                costs[i] = min(slot.ms, (float(prefills.end_s[i]) - starts[i]) * 1e3)
+        if len(matched) < len(self._log.slots):
+            self.problems.append(
+                f"{len(self._log.slots) - len(matched):,} of {len(self._log.slots):,} slot timings "
+                "fit no request of the records"
+            )
+        return replace(prefills, start_s=starts, cost_ms=costs)
+
+    def _match_slots(self, requests: Sequence[RequestRecord]) -> dict[int, SlotTiming]:
+        """A slot speaks when its request ends: match in that order, by prompt tokens.
+
+        A prompt's first tokens may have come from the cache, so a slot may count fewer.
+        """
+        ended = sorted(
+            (i for i, r in enumerate(requests) if r.end_s is not None),
+            key=lambda i: requests[i].end_s or 0.0,
+        )
+        matched: dict[int, SlotTiming] = {}
+        for slot in self._log.slots:
+            for i in ended:
+                tokens = requests[i].prompt_tokens
+                if i not in matched and (tokens is None or 0 <= tokens - slot.tokens <= 2):
+                    matched[i] = slot
+                    break
+        return matched
+
+    def apply(
+        self, episodes: Sequence[Episode], records: Records, prefills: Prefills
+    ) -> Depth | None:
+        """Confirm or correct each episode by the logged step that it must have been."""
+        if self._log.slots:
+            return "log"
+        began = records.header.get("started_unix_s")
+        steps = [step for step in self._log.steps if step.stamp_s is not None]
+        if began is None or not steps:
+            self.problems.append(
+                "the log's steps were not used: "
+                + ("its lines carry no time" if began else "the records do not say when they began")
+            )
+            return None
+        zone_s = self._zone(steps, float(began), records)
+        if zone_s is None:
+            self.problems.append("none of the log's lines falls into the run")
+            return None
+        timed = [(float(step.stamp_s or 0.0) - float(began) - zone_s, step) for step in steps]
+        for episode in episodes:
+            if self._log.engine == "vllm":
+                self._iteration(episode, timed, records, prefills)
+            else:
+                self._batch(episode, timed, records, prefills)
+        return "log"
+
+    def _zone(self, steps: Sequence[LogStep], began: float, records: Records) -> float | None:
+        """The time zone under which most lines fall into the run; UTC when it does as well."""
+        end_s = max((r.end_s or 0.0 for r in records.requests), default=0.0)
+        stamps = np.array([step.stamp_s for step in steps]) - began
+
+        def inside(zone_s: float) -> int:
+            at = stamps - zone_s
+            return int(((at > -COARSE_S) & (at < end_s + COARSE_S)).sum())
+
+        best = max(ZONES_S, key=lambda zone_s: (inside(zone_s), -abs(zone_s)))
+        if not inside(best):
+            return None
+        if best:
+            self.problems.append(f"the log's times were taken as UTC{best / 3600:+g} h")
+        return best
+
+    def _iteration(
+        self,
+        episode: Episode,
+        timed: Sequence[tuple[float, LogStep]],
+        records: Records,
+        prefills: Prefills,
+    ) -> None:
+        """vLLM: the iteration that is as long as the stall and was logged when it ended."""
+        length_ms = (episode.end_s - episode.start_s) * 1e3
+        near_ms = max(NEAR * length_ms, 1.5 * episode.stalls[0].normal_ms)
+        found = [
+            step
+            for at_s, step in timed
+            if _fits(at_s, step, episode.end_s) and abs((step.ms or 0.0) - length_ms) <= near_ms
+        ]
+        if not found or episode.alone or episode.cause in {"client", "buffering"}:
+            return
+        step = min(found, key=lambda step: abs((step.ms or 0.0) - length_ms))
+        told = f"the log's line {step.line:,} has a step of {step.ms:.0f} ms with "
+        if step.prompt_tokens:
+            _confirm(episode, step.prompt_tokens, records, prefills)
+            episode.evidence = f"{told}{step.prompt_tokens:,} prompt tokens; {episode.evidence}"
+        else:
+            episode.cause, episode.culprits = "server_pause", []
+            episode.confidence = CONFIRMED
+            episode.evidence = f"{told}no prompt tokens"
+
+    def _batch(
+        self,
+        episode: Episode,
+        timed: Sequence[tuple[float, LogStep]],
+        records: Records,
+        prefills: Prefills,
+    ) -> None:
+        """SGLang: a prefill batch is logged when it begins, a retraction when it happens."""
+        near = [step for at_s, step in timed if _within(at_s, step, episode)]
+        if episode.alone:
+            if any(step.kind == "retract" for step in near):
+                episode.cause, episode.confidence = "preemption", CONFIRMED
+                episode.evidence = f"the log has a retraction then; {episode.evidence}"
+            return
+        if episode.cause in {"client", "buffering"}:
+            return
+        tokens = max((s.prompt_tokens for s in near if s.kind == "prefill"), default=0)
+        if tokens and episode.cause == "prefill":
+            _confirm(episode, tokens, records, prefills)
+            episode.evidence = (
+                f"the log has a prefill batch of {tokens:,} tokens then; {episode.evidence}"
+            )
+        elif not tokens:
+            episode.cause, episode.culprits = "server_pause", []
+            episode.confidence = 0.9
+            episode.evidence = "the log has no prefill batch then"
+
+
+def _fits(at_s: float, step: LogStep, end_s: float) -> bool:
+    """Whether a line stamped so can have been written when the stall ended."""
+    unit_s = FINE_S if step.precise else COARSE_S
+    return at_s - ROOM_S <= end_s <= at_s + unit_s + ROOM_S
+
+
+def _within(at_s: float, step: LogStep, episode: Episode) -> bool:
+    """Whether a line stamped so can have been written during the stall."""
+    unit_s = FINE_S if step.precise else COARSE_S
+    return at_s <= episode.end_s and at_s + unit_s >= episode.start_s - ROOM_S
+
+
+def _confirm(episode: Episode, tokens: int, records: Records, prefills: Prefills) -> None:
+    """A prefill for sure; its tokens are those of the log, and who it was is the client's guess."""
+    if episode.cause != "prefill":
+        shared_s = prefills.shared_s(episode.start_s, episode.end_s)
+        if not len(shared_s) or not shared_s.max() > 0:
+            episode.cause, episode.culprits = "unknown", []
+            episode.evidence = "of somebody whom the client does not know"
+            return
+        at = int(np.argmax(np.where(shared_s > 0, prefills.tokens, 0.0)))
+        name = records.requests[int(prefills.request[at])].id
+        episode.cause = "prefill"
+        episode.culprits = [Culprit(name, episode.excess_ms, float(tokens))]
+        episode.evidence = f"{name} was waiting for its first token"
+    total = sum(culprit.tokens for culprit in episode.culprits)
+    episode.culprits = [c._replace(tokens=c.tokens / total * tokens) for c in episode.culprits]
+    episode.confidence = max(episode.confidence, CONFIRMED)

@@ -1,0 +1,182 @@
+"""From episodes with causes to a table of offenders, a budget and a verdict.
+
+Pure functions over what the other modules found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evenflow.bench.blame.knobs import budget_knob, chunking_knob
+from evenflow.bench.blame.model import BudgetAdvice, Offender
+from evenflow.bench.records import RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.bench.blame.model import Blame, BlameOptions, Cause, Episode, Verdict
+    from evenflow.bench.blame.prefills import Prefills
+
+LEADS = 0.5  # of all stalled time, for a cause to be the cause
+WHOLE = 0.75  # of a prefill in one gap: it was not divided
+
+
+def offenders_of(
+    episodes: Sequence[Episode], requests: Sequence[RequestRecord], prefills: Prefills
+) -> list[Offender]:
+    """Who made others wait, the dearest first."""
+    by_id = {r.id: r for r in requests}
+    windows = {requests[int(r)].id: i for i, r in enumerate(prefills.request)}
+    all_ms = sum(episode.stream_ms for episode in episodes)
+    mine: dict[str, list[tuple[Episode, float, float]]] = {}
+    for episode in episodes:
+        total = sum(c.ms for c in episode.culprits)
+        for culprit in episode.culprits:
+            part = episode.stream_ms * culprit.ms / max(total, 1e-9)
+            mine.setdefault(culprit.request_id, []).append((episode, part, culprit.ms / total))
+    found = []
+    for name, parts in mine.items():
+        # an engine's own records may name requests of other clients
+        request = by_id.get(name) or RequestRecord(id=name)
+        main = [e for e, _, share in parts if share >= 0.5]
+        cost = sum(part for _, part, _ in parts)
+        found.append(
+            Offender(
+                request_id=name,
+                class_name=request.class_name,
+                prompt_tokens=request.prompt_tokens,
+                send_s=request.send_s or 0.0,
+                stalls=sum(len(e.stalls) for e in main),
+                episodes=len(main),
+                stream_ms=cost,
+                worst_ms=max(stall.gap_ms for e, _, _ in parts for stall in e.stalls),
+                share=cost / max(all_ms, 1e-9),
+                confidence=sum(e.confidence * part for e, part, _ in parts) / max(cost, 1e-9),
+                whole=_whole(name, parts, prefills, windows),
+            )
+        )
+    return sorted(found, key=lambda o: (-o.stream_ms, o.request_id))
+
+
+def _whole(
+    name: str,
+    parts: Sequence[tuple[Episode, float, float]],
+    prefills: Prefills,
+    windows: dict[str, int],
+) -> bool | None:
+    """Whether one gap held (nearly) all of the prefill."""
+    if name not in windows:
+        return None
+    cost_ms = float(prefills.cost_ms[windows[name]])
+    culprits = [c for e, _, _ in parts for c in e.culprits if c.request_id == name]
+    return max(c.ms for c in culprits) >= WHOLE * cost_ms
+
+
+def causes_of(episodes: Sequence[Episode]) -> dict[Cause, float]:
+    """Stalled stream time by cause, the largest first; a prefill's only as far as it explains it."""
+    found: dict[Cause, float] = {}
+    for episode in episodes:
+        found[episode.cause] = found.get(episode.cause, 0.0) + episode.stream_ms
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def advise(
+    episodes: Sequence[Episode], pace_ms: float | None, options: BlameOptions
+) -> BudgetAdvice | None:
+    """The budget whose steps would have stayed under the target.
+
+    A step's time is taken as a + b x prompt tokens: a is the usual gap, and b the dearer tenth of
+    what the stalls show, since late chunks of a long prompt cost more than its first ones.
+    """
+    costs = []
+    most = 0.0
+    for episode in episodes:
+        tokens = sum(c.tokens for c in episode.culprits)
+        if episode.cause == "prefill" and tokens >= 1:
+            costs.append(sum(c.ms for c in episode.culprits) / tokens)
+            most = max(most, tokens)
+    if not costs or pace_ms is None:
+        return None
+    rate = float(np.percentile(costs, 90))
+    target_ms = options.target_ms or options.limit_ms or options.factor * pace_ms
+    tokens = int((target_ms - pace_ms) / rate) if target_ms > pace_ms else 0
+    grain = 64 if tokens >= 256 else 16
+    rounded = tokens // grain * grain
+    return BudgetAdvice(
+        tokens=rounded or None,
+        target_ms=target_ms,
+        decode_ms=pace_ms,
+        ms_per_token=rate,
+        chunk_tokens=round(most),
+        knob=budget_knob(options.engine),
+    )
+
+
+def judge(blame: Blame) -> None:
+    """Set the verdict, what else it looks like, and the sentences that say so."""
+    verdict, looks_like, why = _verdict(blame)
+    blame.verdict, blame.looks_like, blame.summary = verdict, looks_like, why
+
+
+def _verdict(blame: Blame) -> tuple[Verdict, Cause | None, str]:
+    if not blame.num_gaps:
+        return "inconclusive", None, "No stream has two messages, so there is no gap to look at."
+    if not blame.episodes:
+        return "no_stalls", None, f"None of {blame.num_gaps:,} gaps was a stall."
+    leader, led_ms = next(iter(blame.causes.items()))
+    share = led_ms / blame.stalled_ms
+    if leader == "prefill" and blame.explained_share >= LEADS:
+        if blame.depth != "steps" and blame.p_value > blame.options.level:
+            why = (
+                f"Prefills overlap {blame.explained_share:.0%} of the stalled time, but at other "
+                f"times they would often do so too (p = {blame.p_value:.2f})."
+            )
+            return "inconclusive", None, why
+        return _prefill(blame)
+    if leader not in {"prefill", "unknown"} and share >= LEADS:
+        why = (
+            f"{share:.0%} of the stalled time looks like {WORDS[leader]}; prefills explain "
+            f"{blame.explained_share:.0%}."
+        )
+        return "not_prefill", leader, why
+    parts = ", ".join(
+        f"{WORDS[cause]} {ms / blame.stalled_ms:.0%}" for cause, ms in blame.causes.items()
+    )
+    return "inconclusive", None, f"No cause leads: {parts} of the stalled time."
+
+
+WORDS: dict[Cause, str] = {
+    "prefill": "prefill",
+    "preemption": "preemption",
+    "queueing": "queueing",
+    "server_pause": "a pause of the server",
+    "client": "the client or the way to it",
+    "buffering": "buffering",
+    "unknown": "nothing known",
+}
+
+
+def _prefill(blame: Blame) -> tuple[Verdict, Cause | None, str]:
+    """Chunking is off when whole prompts sit in single gaps; otherwise its chunks are too large."""
+    sure = [o for o in blame.offenders if o.whole is not None]
+    whole_ms = sum(o.stream_ms for o in sure if o.whole)
+    split_ms = sum(o.stream_ms for o in sure if not o.whole)
+    longest = max((o.prompt_tokens or 0 for o in sure if o.whole), default=0)
+    start = (
+        f"Prefills explain {blame.explained_share:.0%} of the stalled time "
+        f"(p = {blame.p_value:.3f}). "
+    )
+    engine = blame.options.engine
+    if whole_ms >= split_ms:
+        known = f"up to {longest:,} tokens " if longest else ""
+        why = (
+            f"{start}Prompts {known}were computed whole, in one gap each: chunked prefill is off, "
+            f"or its budget is at least as large. Knob: {chunking_knob(engine)}."
+        )
+        return "chunked_prefill_off", None, why
+    chunk = blame.budget.chunk_tokens if blame.budget else 0
+    about = f"of about {chunk:,} tokens " if chunk else ""
+    why = f"{start}Prompts were computed in chunks, but chunks {about}are too long for the streams."
+    return "budget_too_large", None, why
