@@ -6,6 +6,7 @@ once what is wrong, with the next step.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SMALL_WORDS, LARGE_WORDS = 16, 272
 PROBE_TOKENS = 2
 PROBE_SEED = 7
+_MODELS = re.compile(r"/(chat/)?completions$")
 
 
 class Target(NamedTuple):
@@ -90,7 +92,8 @@ async def _check(
 
 async def _model_name(driver: HttpDriver, wanted: str | None, notes: list[str]) -> str:
     """The served name to ask for."""
-    answer = await driver.get("/v1/models")
+    # beside the endpoint: most servers have /v1/models, some another prefix
+    answer = await driver.get(_MODELS.sub("/models", driver.options.endpoint))
     _refused(answer.status, answer.body, driver)
     listed = answer.json() if answer.status == 200 else None
     models = listed.get("data") if isinstance(listed, dict) else None
