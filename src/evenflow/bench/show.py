@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PLOT_HEIGHT = 12
 MAX_POINTS = 20_000
+PIPE_WIDTH = 120
 
 
 def show_run(
@@ -44,6 +45,12 @@ def show_run(
     parts.append(verdict(findings))
     parts += [Text(f"note: {problem}", style="yellow") for problem in records.problems]
     return Group(*parts)
+
+
+def wide_console() -> Console:
+    """Standard output; where it is no terminal, wide enough for the tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 def verdict(findings: Sequence[Finding]) -> Text:

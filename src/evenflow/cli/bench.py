@@ -176,10 +176,8 @@ def save(outcome: Outcome, workload: Workload, asked: Asked, path: Path) -> None
 
 
 def _print(outcome: Outcome, *, json: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415 - keeps --help quick
-
-    from evenflow.bench.measure import as_json  # noqa: PLC0415 - as above
-    from evenflow.bench.show import show_run  # noqa: PLC0415 - as above
+    from evenflow.bench.measure import as_json  # noqa: PLC0415 - keeps --help quick
+    from evenflow.bench.show import show_run, wide_console  # noqa: PLC0415 - as above
 
     if json:
         import orjson  # noqa: PLC0415 - as above
@@ -192,5 +190,5 @@ def _print(outcome: Outcome, *, json: bool) -> None:
         }
         sys.stdout.write(orjson.dumps(value, tuple).decode() + "\n")
         return
-    console = Console()
+    console = wide_console()
     console.print(show_run(outcome.records, outcome.metrics, outcome.findings, width=console.width))

@@ -51,9 +51,9 @@ def say(text: str) -> None:
 
 def show(what: RenderableType) -> None:
     """The result, on standard output."""
-    from rich.console import Console  # noqa: PLC0415 - keeps --help quick
+    from evenflow.bench.show import wide_console  # noqa: PLC0415 - keeps --help quick
 
-    Console().print(what)
+    wide_console().print(what)
 
 
 def run_grid(plan: Plan) -> list[Result]:
@@ -86,7 +86,9 @@ def traffic(plan: Plan, *, json: bool) -> bool:
     if json:
         _print_json(plan, rows, columns, sweet, pairs)
     else:
-        from rich.console import Console, Group  # noqa: PLC0415 - keeps --help quick
+        from rich.console import Group  # noqa: PLC0415 - keeps --help quick
+
+        from evenflow.bench.show import wide_console  # noqa: PLC0415 - as above
 
         ceiling = ex.ceiling_of(results)
         title = f"experiment {plan.experiment}, {plan.grid.repeats} runs of each"
@@ -94,13 +96,13 @@ def traffic(plan: Plan, *, json: bool) -> bool:
             view.table(title, rows, columns, sweet=sweet, ceiling=ceiling)
         ]
         if attack:
-            parts.append(view.plots(results, width=Console().width))
-        parts += [view.pair_line(name, pair, better=good) for name, pair, good in pairs]
+            parts.append(view.plots(results, width=wide_console().width))
+        parts += [view.pair_line(name, pair, less_is_better=less) for name, pair, less in pairs]
         show(Group(*parts))
     return any(r.records.mark("interrupted") for r in results)
 
 
-def _pairs(plan: Plan, results: Sequence[Result]) -> list[tuple[str, Pair | None, str]]:
+def _pairs(plan: Plan, results: Sequence[Result]) -> list[tuple[str, Pair | None, bool]]:
     """Chunking on against off, where the experiment has both."""
     from evenflow.bench.sweep import experiments as ex  # noqa: PLC0415 - keeps --help quick
 
@@ -109,18 +111,18 @@ def _pairs(plan: Plan, results: Sequence[Result]) -> list[tuple[str, Pair | None
         return []
     figures = {f.title: f for f in (*ex.ATTACK_TABLE, *ex.TABLE)}
     wanted = (
-        (("worst gap", "worse"), ("p99 in prefill", "worse"), ("long TTFT", "a cost"))
+        ("worst gap", "p99 in prefill", "long TTFT")
         if plan.experiment == "fix"
-        else (("output", "a gain"), ("p99 ITL", "worse"), ("p95 TTFT", "a cost"))
+        else ("output", "p99 ITL", "p95 TTFT")
     )
     return [
         (
             f"{title}, {setting.name} against chunking off",
             ex.paired_ratio(results, ex.OFF, setting, figures[title].of),
-            higher_means,
+            figures[title].less_is_better,
         )
         for setting in on
-        for title, higher_means in wanted
+        for title in wanted
     ]
 
 
@@ -129,7 +131,7 @@ def _print_json(
     rows: Sequence[Row],
     columns: Sequence[Any],
     sweet: Setting | None,
-    pairs: Sequence[tuple[str, Pair | None, str]],
+    pairs: Sequence[tuple[str, Pair | None, bool]],
 ) -> None:
     import orjson  # noqa: PLC0415 - keeps --help quick
 

@@ -38,7 +38,7 @@ def table(
 ) -> RenderableType:
     """One row per setting; below each figure the smallest and largest of its repeats."""
     grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    grid.add_column("configuration")
+    grid.add_column("configuration", no_wrap=True)
     for column in columns:
         grid.add_column(f"{column.title}\n{column.unit}", justify="right")
     for row in rows:
@@ -46,7 +46,7 @@ def table(
         if row.setting == sweet:
             name.append("  <- sweet spot")
         if row.invalid:
-            name.append(f"\n{row.invalid} of {row.runs} runs INVALID", style="red")
+            name.append(f"\n{row.invalid} of {row.runs} INVALID", style="red")
         grid.add_row(name, *(_cell(found) for found in row.figures))
     parts: list[RenderableType] = [grid]
     if ceiling is not None:
@@ -89,7 +89,7 @@ def plots(results: Sequence[Result], *, width: int) -> RenderableType:
     )
 
 
-def pair_line(title: str, pair: Pair | None, *, better: str) -> Text:
+def pair_line(title: str, pair: Pair | None, *, less_is_better: bool) -> Text:
     """A ratio in words, with its interval and what follows from it."""
     if pair is None:
         return Text(f"{title}: no pair of runs to compare")
@@ -104,9 +104,9 @@ def pair_line(title: str, pair: Pair | None, *, better: str) -> Text:
         style="dim",
     )
     if pair.low <= 1 <= pair.high:
-        text.append("  no difference can be told")
+        text.append("  no difference can be told", style="dim")
     else:
-        text.append(f"  {better if pair.ratio > 1 else 'a loss'}")
+        text.append("  better" if (pair.ratio < 1) == less_is_better else "  worse")
     return text
 
 
