@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 LEVEL = 0.95
-MAX_BLOCKS = 40
+MAX_BLOCKS = 20  # long enough to hold what moves together, many enough to tell their spread
 MIN_BLOCKS = 8  # fewer say nothing about their spread
 REPLICATES = 1000
 MAX_CELLS = 400  # of the ordered values in the bootstrap; only speed depends on it
