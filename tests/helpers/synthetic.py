@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from evenflow.bench.records import Message, Probe, Records, RequestRecord
 
+TIE = 0.8  # prompts whose parts in a gap differ by less are both to blame
+
 
 class Arrival(NamedTuple):
     at_s: float
@@ -60,6 +62,16 @@ class Planted(NamedTuple):
     stream: str = ""
 
 
+class Step(NamedTuple):
+    """A step that ran; `chunks` are prompt tokens by request."""
+
+    start_s: float
+    seconds: float
+    num_decodes: int
+    chunks: dict[str, int]
+    preempted: list[str]
+
+
 class Token(NamedTuple):
     id: str
     last: bool
@@ -83,6 +95,7 @@ class SyntheticEngine:
 
     plan: Plan
     planted: list[Planted] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     waiting: list[Arrival] = field(default_factory=list)
     running: list[_Running] = field(default_factory=list)
     _done: set[Event] = field(default_factory=set)
@@ -105,7 +118,7 @@ class SyntheticEngine:
                 self._done.add(pause)
                 self.planted.append(Planted("server_pause", now_s, now_s + pause.seconds, {}))
                 return pause.seconds, []
-        self._preempt(now_s)
+        preempted = self._preempt(now_s)
         chunks = self._chunks()
         tokens = sum(chunks.values())
         seconds = (self.plan.decode_ms + self.plan.token_ms * tokens) / 1e3
@@ -122,6 +135,8 @@ class SyntheticEngine:
                 out.append(Token(r.arrival.id, last))
                 if last:
                     self.running.remove(r)
+        decodes = sum(token.id not in chunks for token in out)
+        self.steps.append(Step(now_s, seconds, decodes, chunks, preempted))
         return seconds, out
 
     def _chunks(self) -> dict[str, int]:
@@ -145,7 +160,8 @@ class SyntheticEngine:
             room -= chunks[r.arrival.id]
         return chunks
 
-    def _preempt(self, now_s: float) -> None:
+    def _preempt(self, now_s: float) -> list[str]:
+        found = []
         for event in self.plan.preemptions:
             if event in self._done or event.at_s > now_s:
                 continue
@@ -154,10 +170,12 @@ class SyntheticEngine:
                 victims = [r for r in victims if r.arrival.id == event.stream]
             if victims:
                 self._done.add(event)
-                victims[-1].held_until_s = now_s + event.seconds
-                self.planted.append(
-                    Planted("preemption", now_s, now_s + event.seconds, {}, victims[-1].arrival.id)
-                )
+                victim = victims[-1]
+                victim.held_until_s = now_s + event.seconds
+                name = victim.arrival.id
+                found.append(name)
+                self.planted.append(Planted("preemption", now_s, now_s + event.seconds, {}, name))
+        return found
 
 
 @dataclass
@@ -166,6 +184,8 @@ class Simulated:
 
     records: Records
     planted: list[Planted]
+    steps: list[Step]
+    left: dict[str, list[float]]  # when each token left the engine
 
 
 def simulate(arrivals: list[Arrival], plan: Plan, *, probes: bool = True) -> Simulated:
@@ -195,7 +215,7 @@ def simulate(arrivals: list[Arrival], plan: Plan, *, probes: bool = True) -> Sim
         records.add(record_of(a, messages))
     if probes:
         records.probes = _probes(plan, now)
-    return Simulated(records, planted)
+    return Simulated(records, planted, engine.steps, left)
 
 
 def deliver(times: list[float], name: str, plan: Plan, rng: random.Random) -> list[Message]:
@@ -277,6 +297,8 @@ def true_cause(planted: list[Planted], start_s: float, end_s: float, stream: str
     tokens: dict[str, float] = {}
     for p in planted:
         shared = min(end_s, p.end_s) - max(start_s, p.start_s)
+        if p.cause == "client" and end_s > p.end_s + 1e-3:
+            continue  # it was over before anything arrived that could have been late
         if shared <= 0 or p.stream not in {"", stream}:
             continue
         seconds[p.cause] = seconds.get(p.cause, 0.0) + shared
@@ -292,4 +314,4 @@ def true_cause(planted: list[Planted], start_s: float, end_s: float, stream: str
     if cause != "prefill":
         return Truth(cause)
     most = max(tokens.values())
-    return Truth(cause, frozenset(name for name, count in tokens.items() if count >= 0.95 * most))
+    return Truth(cause, frozenset(name for name, count in tokens.items() if count >= TIE * most))

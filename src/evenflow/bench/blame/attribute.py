@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evenflow.bench.blame.model import Culprit
+from evenflow.bench.blame.witness import Witnesses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,6 @@ EXPLAINS_ALONE = 0.8  # where only one stream ran, so that no other can show tha
 MIN_CHUNKS = 3  # so many other slow gaps show how long this prompt's chunks are
 OUTLIER = 2.5  # times their median is no chunk of it
 CHUNK_ROOM = 1.5  # later chunks of a prompt are dearer than its first ones
-SLOW = 1.4  # times the usual gap: a step with a chunk in it
 SMALL = 0.02  # a share below this is not worth a culprit
 
 
@@ -44,8 +44,7 @@ def attribute(
     """Set cause, culprits, evidence and a first confidence of every episode that prefills explain."""
     if not len(prefills):
         return
-    witnesses = _Witnesses(found)
-    density = prefills.density
+    chunks = _Chunks(found)
     for episode in episodes:
         if episode.alone:
             continue
@@ -56,8 +55,8 @@ def attribute(
             continue
         costs = []
         for i in candidates:
-            ms = float(density[i] * shared_s[i] * 1e3)
-            costs.append(min(ms, witnesses.most_ms(prefills, int(i), episode)))
+            ms = float(shared_s[i] * 1e3)
+            costs.append(min(ms, chunks.most_ms(prefills, int(i), episode)))
         total = sum(costs)
         length_ms = (episode.end_s - episode.start_s) * 1e3
         excess = max(episode.excess_ms, 1e-9)
@@ -106,25 +105,18 @@ def _evidence(episode: Episode, coverage: float) -> str:
     )
 
 
-class _Witnesses:
-    """The slow gaps that decoding streams saw during each prefill."""
+class _Chunks:
+    """How long the chunks of each prompt were, judged by the slow gaps during its prefill."""
 
     def __init__(self, found: Found) -> None:
-        self._gaps = found.gaps
-        self._plain = found.plain_ms
-        _, starts = np.unique(found.gaps.request, return_index=True)
-        ends = np.append(starts[1:], len(found.gaps.request))
-        self._ranges = np.stack([starts, ends], axis=1)
-        self._first = found.gaps.start_s[starts]
-        self._last = found.gaps.end_s[ends - 1]
+        self._witnesses = Witnesses(found)
         self._slow: dict[int, list[tuple[float, float]]] = {}
 
     def most_ms(self, prefills: Prefills, index: int, episode: Episode) -> float:
-        """The most that this prefill can have cost in the episode, judged by its other chunks."""
+        """The most that this prefill can have cost in the episode."""
         if index not in self._slow:
-            self._slow[index] = self._slow_gaps(
-                float(prefills.start_s[index]), float(prefills.end_s[index])
-            )
+            window = float(prefills.start_s[index]), float(prefills.end_s[index])
+            self._slow[index] = self._witnesses.seen(*window).slow
         middle = (episode.start_s + episode.end_s) / 2
         others = [e - s for s, e in self._slow[index] if not s < middle < e]
         if len(others) < MIN_CHUNKS:
@@ -135,21 +127,3 @@ class _Witnesses:
         if carried and length_ms > OUTLIER * median_ms:
             return CHUNK_ROOM * median_ms
         return np.inf
-
-    def _slow_gaps(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
-        """The slow gaps in a window, as seen by one stream after the other."""
-        found: list[tuple[float, float]] = []
-        at_s = start_s
-        while at_s < end_s:
-            live = self._ranges[(self._first <= at_s) & (self._last > at_s)]
-            if not len(live):
-                later = self._first[self._first > at_s]
-                at_s = float(later.min()) if len(later) else end_s
-                continue
-            low, high = live[np.argmax(self._gaps.end_s[live[:, 1] - 1])]
-            starts, ends = self._gaps.start_s[low:high], self._gaps.end_s[low:high]
-            slow = (starts < end_s) & (ends > at_s)
-            slow &= (ends - starts) * 1e3 > SLOW * self._plain[low:high]
-            found += zip(starts[slow].tolist(), ends[slow].tolist(), strict=True)
-            at_s = float(ends[-1])
-        return found

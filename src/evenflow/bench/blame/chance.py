@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 EXPLAINS = 0.5  # as in the attribution: less than this of a stall explains nothing
+ROUNDING = 1e-6  # ties are common, since a stall is covered wholly or not at all
 ENOUGH = 0.9  # of what was explained; a shift that reaches it explains "as well"
 
 
@@ -71,7 +72,7 @@ def against_chance(
     each = np.ones(len(starts))
     for shift_s in rng.uniform(0.0, length, permutations):
         moved = explained(float(shift_s))
-        reached += float((moved * weight).sum()) >= total
+        reached += float((moved * weight).sum()) >= total * (1 - ROUNDING)
         each += moved >= ENOUGH * real
     count = permutations + 1
     return Chance(reached / count, [float(x) for x in np.minimum(each / count, 1.0)])
@@ -80,10 +81,11 @@ def against_chance(
 def _work(prefills: Prefills, origin: float) -> tuple[Floats, Floats]:
     """Milliseconds of prefill done by each moment: a broken line, as its corners."""
     moments = np.concatenate([prefills.start_s, prefills.end_s]) - origin
-    slopes = np.concatenate([prefills.density, -prefills.density]) * 1e3
+    ones = np.full(len(prefills), 1e3)
+    slopes = np.concatenate([ones, -ones])
     order = np.argsort(moments, kind="stable")
     edges = moments[order]
     # no more than all of the time can be prefill
-    slope = np.clip(np.cumsum(slopes[order]), 0.0, 1e3)
+    slope = np.clip(np.round(np.cumsum(slopes[order])), 0.0, 1e3)
     work = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(edges))])
     return edges, work

@@ -42,7 +42,7 @@ def blame(
     found = find_episodes(requests, options)
     episodes = found.episodes
     problems = list(records.problems)
-    prefills = prefills_of(requests, found.pace_ms or 0.0)
+    prefills = prefills_of(requests, found)
     if evidence is not None:
         prefills = evidence.refine(prefills, records)
     if records.header.get("aligned", True):

@@ -8,6 +8,7 @@ whose step held many was. In: a parsed log. Out: episodes made surer, or correct
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,19 +49,18 @@ class LogEvidence:
         if not self._log.slots:
             return prefills
         matched = self._match_slots(records.requests)
-        starts, costs = prefills.start_s.copy(), prefills.cost_ms.copy()
+        starts = prefills.start_s.copy()
         for i, request in enumerate(prefills.request):
             slot = matched.get(int(request))
             if slot is not None:
                 sent_s = records.requests[int(request)].send_s or 0.0
                 starts[i] = max(sent_s, float(prefills.end_s[i]) - slot.ms / 1e3)
-                costs[i] = min(slot.ms, (float(prefills.end_s[i]) - starts[i]) * 1e3)
         if len(matched) < len(self._log.slots):
             self.problems.append(
                 f"{len(self._log.slots) - len(matched):,} of {len(self._log.slots):,} slot timings "
                 "fit no request of the records"
             )
-        return replace(prefills, start_s=starts, cost_ms=costs)
+        return replace(prefills, start_s=starts)
 
     def _match_slots(self, requests: Sequence[RequestRecord]) -> dict[int, SlotTiming]:
         """A slot speaks when its request ends: match in that order, by prompt tokens.
@@ -84,6 +84,7 @@ class LogEvidence:
         self, episodes: Sequence[Episode], records: Records, prefills: Prefills
     ) -> Depth | None:
         """Confirm or correct each episode by the logged step that it must have been."""
+        del prefills
         if self._log.slots:
             return "log"
         began = records.header.get("started_unix_s")
@@ -101,9 +102,9 @@ class LogEvidence:
         timed = [(float(step.stamp_s or 0.0) - float(began) - zone_s, step) for step in steps]
         for episode in episodes:
             if self._log.engine == "vllm":
-                self._iteration(episode, timed, records, prefills)
+                self._iteration(episode, timed, records)
             else:
-                self._batch(episode, timed, records, prefills)
+                self._batch(episode, timed, records)
         return "log"
 
     def _zone(self, steps: Sequence[LogStep], began: float, records: Records) -> float | None:
@@ -127,23 +128,34 @@ class LogEvidence:
         episode: Episode,
         timed: Sequence[tuple[float, LogStep]],
         records: Records,
-        prefills: Prefills,
     ) -> None:
-        """vLLM: the iteration that is as long as the stall and was logged when it ended."""
+        """vLLM: the iteration, or two in a row, as long as the stall and logged when it ended.
+
+        Every iteration has a line, so where none was about as long, the engine's steps are cleared.
+        """
+        if episode.alone or episode.cause in {"client", "buffering"}:
+            return
+        near = [step for at_s, step in timed if _fits(at_s, step, episode.end_s)]
+        if not near:
+            return
         length_ms = (episode.end_s - episode.start_s) * 1e3
         near_ms = max(NEAR * length_ms, 1.5 * episode.stalls[0].normal_ms)
-        found = [
-            step
-            for at_s, step in timed
-            if _fits(at_s, step, episode.end_s) and abs((step.ms or 0.0) - length_ms) <= near_ms
+        ways = [(step.ms or 0.0, step.prompt_tokens, step.line) for step in near]
+        ways += [
+            ((a.ms or 0.0) + (b.ms or 0.0), a.prompt_tokens + b.prompt_tokens, b.line)
+            for a, b in pairwise(near)
         ]
-        if not found or episode.alone or episode.cause in {"client", "buffering"}:
+        ms, tokens, line = min(ways, key=lambda way: abs(way[0] - length_ms))
+        if abs(ms - length_ms) > near_ms:
+            longest_ms = max(step.ms or 0.0 for step in near)
+            episode.cause, episode.culprits = "server_pause", []
+            episode.confidence = 0.8
+            episode.evidence = f"no step near it in the log took longer than {longest_ms:.0f} ms"
             return
-        step = min(found, key=lambda step: abs((step.ms or 0.0) - length_ms))
-        told = f"the log's line {step.line:,} has a step of {step.ms:.0f} ms with "
-        if step.prompt_tokens:
-            _confirm(episode, step.prompt_tokens, records, prefills)
-            episode.evidence = f"{told}{step.prompt_tokens:,} prompt tokens; {episode.evidence}"
+        told = f"the log has {ms:.0f} ms of steps up to line {line:,} with "
+        if tokens:
+            _confirm(episode, tokens, records)
+            episode.evidence = f"{told}{tokens:,} prompt tokens; {episode.evidence}"
         else:
             episode.cause, episode.culprits = "server_pause", []
             episode.confidence = CONFIRMED
@@ -154,7 +166,6 @@ class LogEvidence:
         episode: Episode,
         timed: Sequence[tuple[float, LogStep]],
         records: Records,
-        prefills: Prefills,
     ) -> None:
         """SGLang: a prefill batch is logged when it begins, a retraction when it happens."""
         near = [step for at_s, step in timed if _within(at_s, step, episode)]
@@ -167,7 +178,7 @@ class LogEvidence:
             return
         tokens = max((s.prompt_tokens for s in near if s.kind == "prefill"), default=0)
         if tokens and episode.cause == "prefill":
-            _confirm(episode, tokens, records, prefills)
+            _confirm(episode, tokens, records)
             episode.evidence = (
                 f"the log has a prefill batch of {tokens:,} tokens then; {episode.evidence}"
             )
@@ -189,19 +200,26 @@ def _within(at_s: float, step: LogStep, episode: Episode) -> bool:
     return at_s <= episode.end_s and at_s + unit_s >= episode.start_s - ROOM_S
 
 
-def _confirm(episode: Episode, tokens: int, records: Records, prefills: Prefills) -> None:
+def _confirm(episode: Episode, tokens: int, records: Records) -> None:
     """A prefill for sure; its tokens are those of the log, and who it was is the client's guess."""
     if episode.cause != "prefill":
-        shared_s = prefills.shared_s(episode.start_s, episode.end_s)
-        if not len(shared_s) or not shared_s.max() > 0:
+        waiting = [r for r in records.requests if _waited(r, episode)]
+        if not waiting:
             episode.cause, episode.culprits = "unknown", []
             episode.evidence = "of somebody whom the client does not know"
             return
-        at = int(np.argmax(np.where(shared_s > 0, prefills.tokens, 0.0)))
-        name = records.requests[int(prefills.request[at])].id
+        longest = max(waiting, key=lambda r: r.prompt_tokens or 0)
         episode.cause = "prefill"
-        episode.culprits = [Culprit(name, episode.excess_ms, float(tokens))]
-        episode.evidence = f"{name} was waiting for its first token"
+        episode.culprits = [Culprit(longest.id, episode.excess_ms, float(tokens))]
+        episode.evidence = f"{longest.id} was waiting for its first token"
     total = sum(culprit.tokens for culprit in episode.culprits)
     episode.culprits = [c._replace(tokens=c.tokens / total * tokens) for c in episode.culprits]
     episode.confidence = max(episode.confidence, CONFIRMED)
+
+
+def _waited(request: RequestRecord, episode: Episode) -> bool:
+    """Whether a request was sent before the stall's end and had no token at its start."""
+    until_s = request.first_token_s if request.first_token_s is not None else request.end_s
+    if request.send_s is None or until_s is None:
+        return False
+    return request.send_s < episode.end_s and until_s > episode.start_s
