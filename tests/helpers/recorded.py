@@ -6,11 +6,12 @@ from evenflow.bench.records import Message, Records, RequestRecord
 
 
 def make_record(
-    times_s: list[float], *, id: str = "r0", send_s: float = 0.0, tokens: int = 1, **fields
+    times_s: list[float], *, send_s: float = 0.0, tokens: int = 1, **fields
 ) -> RequestRecord:
     """A request that was sent at `send_s` and whose messages came at `times_s`."""
     messages = [Message(t, tokens, 4 * tokens) for t in times_s]
     values = {
+        "id": "r0",
         "prompt_tokens": 10,
         "output_tokens": tokens * len(times_s),
         "scheduled_s": send_s,
@@ -20,7 +21,7 @@ def make_record(
         "status": 200,
         "finish_reason": "length",
     }
-    return RequestRecord(id=id, send_s=send_s, messages=messages, **(values | fields))
+    return RequestRecord(send_s=send_s, messages=messages, **(values | fields))
 
 
 def steady(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 from hypothesis import given
@@ -51,7 +52,7 @@ STREAM = b"".join(
 @given(st.lists(st.integers(1, len(STREAM) - 1), max_size=12))
 def test_where_the_bytes_are_cut_changes_nothing(cuts):
     edges = [0, *sorted(set(cuts)), len(STREAM)]
-    record = read(*(STREAM[a:b] for a, b in zip(edges, edges[1:], strict=False)))
+    record = read(*(STREAM[a:b] for a, b in itertools.pairwise(edges)))
     assert [m.chars for m in record.messages] == [7, 4, 2]
     assert record.tokens_from == "message"
     assert (record.prompt_tokens, record.output_tokens) == (7, 3)
@@ -122,7 +123,9 @@ def test_a_total_above_the_messages_is_spread():
 
 
 def test_a_stream_that_ends_early_failed():
-    assert read(completion("a"), completion("b")).error == "the stream ended early, after 2 messages"
+    assert (
+        read(completion("a"), completion("b")).error == "the stream ended early, after 2 messages"
+    )
     assert read(b"").error == "the stream ended early, after 0 messages"
     assert read(completion("", "stop"), DONE).error == "no output"
 

@@ -68,9 +68,7 @@ def attacker(first_s):
 
 def test_streams_must_be_decoding_all_through_the_prefill():
     assert is_valid(judge(make_records(*victims([100, 100]), attacker(0.8))))
-    (bad,) = [
-        f for f in judge(make_records(*victims([100, 30]), attacker(0.8))) if not f.ok
-    ]
+    (bad,) = [f for f in judge(make_records(*victims([100, 30]), attacker(0.8))) if not f.ok]
     assert bad.name == "victims"
     assert bad.fact.startswith("1 of 2 streams were decoding all through the prefill")
 

@@ -162,24 +162,36 @@ def replicate_percentiles(
     in_cell = np.zeros((num_blocks, int(cell[-1]) + 1))
     np.add.at(in_cell, (owner, cell), 1)
     draws = rng.multinomial(num_blocks, np.full(num_blocks, 1 / num_blocks), REPLICATES)
-    up_to = np.cumsum(draws @ in_cell, axis=1)
-    out = np.empty((REPLICATES, len(percents)))
-    for row, (drawn, ends) in enumerate(zip(draws, up_to, strict=True)):
+    up_to = np.cumsum(draws @ in_cell, axis=1).astype(np.int64)
+    total = up_to[:, -1]
+    padding = -len(values) % size
+    owner = np.concatenate([owner, np.zeros(padding, np.int64)])
+    columns = []
+    for percent in percents:
+        position = (total - 1) * percent / 100
+        low = np.floor(position).astype(np.int64)
+        first = _of_rank(low, ordered, owner, draws, up_to)
+        after = _of_rank(np.minimum(low + 1, total - 1), ordered, owner, draws, up_to)
+        columns.append(first + (after - first) * (position - low))
+    return np.stack(columns, axis=1)
 
-        def at(rank: int, drawn: Ints = drawn, ends: Floats = ends) -> float:
-            """The value of a rank, counted from 0, in the resampled set."""
-            c = int(np.searchsorted(ends, rank, side="right"))
-            before = ends[c - 1] if c else 0
-            counts = np.cumsum(drawn[owner[c * size : (c + 1) * size]])
-            i = int(np.searchsorted(counts, rank - before, side="right"))
-            return float(ordered[c * size + i])
 
-        total = int(ends[-1])
-        for column, percent in enumerate(percents):
-            position = (total - 1) * percent / 100
-            low = math.floor(position)
-            value = at(low)
-            if low + 1 < total and position > low:
-                value += (at(low + 1) - value) * (position - low)
-            out[row, column] = value
-    return out
+def _of_rank(rank: Ints, ordered: Floats, owner: Ints, draws: Ints, up_to: Ints) -> Floats:
+    """The value of a rank, counted from 0, in each resampled set. [replicates].
+
+    Args:
+        rank: one per set. [replicates]
+        ordered: all values. [values]
+        owner: the block of each value, padded to whole cells. [cells * size]
+        draws: how often each set has each block. [replicates, blocks]
+        up_to: how many values each set has up to the end of each cell. [replicates, cells]
+    """
+    rows = np.arange(len(rank))
+    cell = (up_to <= rank[:, None]).sum(axis=1)
+    before = np.where(cell > 0, up_to[rows, np.maximum(cell - 1, 0)], 0)
+    size = len(owner) // up_to.shape[1]
+    members = cell[:, None] * size + np.arange(size)
+    counts = np.cumsum(draws[rows[:, None], owner[members]], axis=1)
+    within = (counts <= (rank - before)[:, None]).sum(axis=1)
+    found: Floats = ordered[np.minimum(cell * size + within, len(ordered) - 1)]
+    return found

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from evenflow.bench.workload.prompts import Calibration
 
 WARMUP_WORDS = 64
+WARMUP_TOKENS = 8
 WARMUP_SEED = 11
+HTTP_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +63,14 @@ async def run_workload(
 
     Raises:
         RecordError: the file cannot be written.
-        TargetError: a warm-up request failed.
+        TargetError: the server refuses a warm-up request.
     """
     clock = Clock()
     conductor = Conductor(
         workload, driver, options=options.conduct, calibration=calibration, clock=clock
     )
     conductor.prepare()
-    await _warm_up(driver, options.num_warmups, clock)
+    notes = await _warm_up(driver, options.num_warmups, clock)
     if isinstance(driver, HttpDriver):
         await driver.pool.warm(_connections(workload, options.conduct))
     probes: list[Coroutine[object, object, object]] = []
@@ -101,20 +103,29 @@ async def run_workload(
                 conductor.state.records.add(Mark(clock(), "interrupted"))
     records = conductor.state.records
     records.header = header
-    records.problems += workload.notes
+    records.problems += [*workload.notes, *notes]
     return records
 
 
-async def _warm_up(driver: Driver, count: int, clock: Clock) -> None:
+async def _warm_up(driver: Driver, count: int, clock: Clock) -> list[str]:
+    """Send requests that are not measured; returns a word on those that failed.
+
+    Raises:
+        TargetError: the server refuses them, and so would it the run's own.
+    """
+    notes = []
     for number in range(count):
         record = RequestRecord(id=f"warmup-{number}")
         words = words_of(WARMUP_SEED + number, WARMUP_WORDS)
-        await driver.send(driver.prepare(Turn(words, 8)), record, clock)
-        if not record.ok:
+        await driver.send(driver.prepare(Turn(words, WARMUP_TOKENS)), record, clock)
+        if record.status >= HTTP_ERROR:
             raise TargetError(
-                f"a warm-up request failed: {record.error}",
-                hint="the server answers, but not to this; try it with one request by hand",
+                f"the server refuses a warm-up request: {record.error}",
+                hint="what it says above is what it dislikes about the request",
             )
+        if not record.ok:
+            notes.append(f"a warm-up request failed: {record.error}")
+    return notes
 
 
 def _connections(workload: Workload, options: ConductOptions) -> int:
