@@ -113,7 +113,8 @@ def _client(episode: Episode, records: Records, requests: dict[str, RequestRecor
 
 def _lone(episode: Episode, scrapes: Sequence[Scrape], *, turns: bool) -> None:
     """A stream that stood still while the others went on lost its place, or waits for one."""
-    went_on = f"{episode.num_progressing} other streams went on"
+    others = episode.num_progressing
+    went_on = f"{others} other stream{'s' if others > 1 else ''} went on"
     preempted = rise(scrapes, PREEMPTIONS, episode.start_s, episode.end_s)
     waiting = highest(scrapes, WAITING, episode.start_s, episode.end_s)
     if preempted:

@@ -7,7 +7,7 @@ client saw, and says how many prompt tokens a step held.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,11 +17,24 @@ if TYPE_CHECKING:
     from evenflow.bench.records import Records
 
 
-class Evidence(Protocol):
-    """Something that the server left behind."""
+class KnownStep(NamedTuple):
+    """A step on the run's clock; `ms` is None where nobody said how long it took."""
 
-    engine: str  # whose it is; "" when nobody can tell
+    start_s: float
+    ms: float | None
+    num_decodes: int
+    prompt_tokens: int
+
+
+class Evidence(Protocol):
+    """Something that the server left behind.
+
+    `engine` says whose it is, "" when nobody can tell; `known_steps` are there after `apply`.
+    """
+
+    engine: str
     problems: list[str]
+    known_steps: list[KnownStep]
 
     def refine(self, prefills: Prefills, records: Records) -> Prefills:
         """Windows made better by what is known of single prefills."""

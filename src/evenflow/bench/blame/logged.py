@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evenflow.bench.blame.evidence import KnownStep
 from evenflow.bench.blame.model import Culprit
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class LogEvidence:
     def __init__(self, log: EngineLog) -> None:
         self._log = log
         self.engine = log.engine
+        self.known_steps: list[KnownStep] = []
         self.problems = [log.words()] if log.unrecognised or not log.engine else []
         if len(log.engines_seen) > 1:
             self.problems.append(
@@ -100,6 +102,7 @@ class LogEvidence:
             self.problems.append("none of the log's lines falls into the run")
             return None
         timed = [(float(step.stamp_s or 0.0) - float(began) - zone_s, step) for step in steps]
+        self.known_steps = _known(timed)
         for episode in episodes:
             if self._log.engine == "vllm":
                 self._iteration(episode, timed, records)
@@ -186,6 +189,21 @@ class LogEvidence:
             episode.cause, episode.culprits = "server_pause", []
             episode.confidence = 0.9
             episode.evidence = "the log has no prefill batch then"
+
+
+def _known(timed: Sequence[tuple[float, LogStep]]) -> list[KnownStep]:
+    """The steps as a picture shows them: those stamped with one second follow one another in it."""
+    found: list[KnownStep] = []
+    last_s, within_s = -1.0, 0.0
+    for at_s, step in timed:
+        if step.kind == "retract":
+            continue
+        within_s = within_s if at_s == last_s else 0.0
+        last_s = at_s
+        start_s = at_s + within_s - (0.0 if step.ms is None or within_s else step.ms / 1e3)
+        within_s += (step.ms or 0.0) / 1e3
+        found.append(KnownStep(start_s, step.ms, step.num_decodes or 0, step.prompt_tokens))
+    return found
 
 
 def _fits(at_s: float, step: LogStep, end_s: float) -> bool:

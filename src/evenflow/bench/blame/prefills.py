@@ -66,7 +66,7 @@ class Prefills:
     def shared_s(self, start_s: float, end_s: float) -> Floats:
         """Seconds that each window shares with a stretch of time."""
         shared = np.minimum(self.end_s, end_s) - np.maximum(self.start_s, start_s)
-        return np.maximum(shared, 0.0)
+        return np.asarray(np.maximum(shared, 0.0), np.float64)
 
 
 class _Rate(NamedTuple):

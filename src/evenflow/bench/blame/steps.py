@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evenflow.bench.blame.evidence import KnownStep
 from evenflow.bench.blame.model import Culprit
 from evenflow.bench.records import Message, Records, RequestRecord
 
@@ -61,6 +62,7 @@ class StepEvidence:
     def __init__(self, trace: Trace) -> None:
         self.engine = "evenflow"
         self.problems: list[str] = []
+        self.known_steps: list[KnownStep] = []
         self._trace = trace
         self._steps = sorted(trace.steps, key=lambda step: step.start_s)
         self._starts = [step.start_s for step in self._steps]
@@ -86,6 +88,15 @@ class StepEvidence:
                 "no request of the records is in the trace, so its steps were not used"
             )
             return None
+        self.known_steps = [
+            KnownStep(
+                step.start_s - offset_s,
+                step.seconds * 1e3,
+                step.num_decodes,
+                sum(chunk.length for chunk in step.chunks),
+            )
+            for step in self._steps
+        ]
         for episode in episodes:
             self._settle(episode, matched, names, offset_s)
         return "steps"
