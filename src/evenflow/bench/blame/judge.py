@@ -65,6 +65,7 @@ def blame(
     if evidence is not None:
         depth = evidence.apply(episodes, records, prefills) or depth
         problems += evidence.problems
+    offenders = offenders_of(episodes, requests, prefills)
     stalled_ms = sum(episode.stream_ms for episode in episodes)
     causes = causes_of(episodes)
     result = Blame(
@@ -74,7 +75,7 @@ def blame(
         p_value=chance.p_value,
         explained_share=causes.get("prefill", 0.0) / stalled_ms if stalled_ms else 0.0,
         episodes=episodes,
-        offenders=offenders_of(episodes, requests, prefills),
+        offenders=offenders,
         causes=causes,
         num_streams=sum(r.ok and len(r.messages) > 1 for r in requests),
         num_gaps=len(found.gaps.start_s),
@@ -82,7 +83,7 @@ def blame(
         decoding_ms=float(found.gaps.ms.sum()) if found.gaps else 0.0,
         normal_ms=found.pace_ms,
         ms_per_token=prefills.ms_per_token,
-        budget=advise(episodes, found.pace_ms, options),
+        budget=advise(episodes, offenders, found.pace_ms, options),
         depth=depth,
         options=options,
         problems=problems,

@@ -191,7 +191,7 @@ def budget_words(blame: Blame) -> str:
         return ""
     basis = (
         f"a decode step takes {milliseconds(advice.decode_ms)} ms and a prompt token "
-        f"{advice.ms_per_token:.3g} ms (the dearer tenth); the largest chunk held about "
+        f"{advice.ms_per_token:.3g} ms where it is dear; the largest chunk held about "
         f"{advice.chunk_tokens:,} tokens"
     )
     if advice.tokens is None:

@@ -16,10 +16,16 @@ from evenflow.bench.records import RequestRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from evenflow.bench.blame.model import Blame, BlameOptions, Cause, Episode, Verdict
     from evenflow.bench.blame.prefills import Prefills
 
+    Floats = NDArray[np.float64]
+
 LEADS = 0.5  # of all stalled time, for a cause to be the cause
+MIN_FIT = 4  # stalls, whose lengths differ by SPREAD, show how the cost grows with the length
+SPREAD = 1.5
 WHOLE = 0.75  # of a prefill in one gap: it was not divided
 
 
@@ -83,23 +89,25 @@ def causes_of(episodes: Sequence[Episode]) -> dict[Cause, float]:
 
 
 def advise(
-    episodes: Sequence[Episode], pace_ms: float | None, options: BlameOptions
+    episodes: Sequence[Episode],
+    offenders: Sequence[Offender],
+    pace_ms: float | None,
+    options: BlameOptions,
 ) -> BudgetAdvice | None:
     """The budget whose steps would have stayed under the target.
 
-    A step's time is taken as a + b x prompt tokens: a is the usual gap, and b the dearer tenth of
-    what the stalls show, since late chunks of a long prompt cost more than its first ones.
+    A step's time is taken as a + b x prompt tokens: a is the usual gap, and b what a token costs
+    at the end of the longest prompts, since late chunks cost more than first ones.
     """
-    costs = []
-    most = 0.0
+    pairs = []
     for episode in episodes:
         tokens = sum(c.tokens for c in episode.culprits)
         if episode.cause == "prefill" and tokens >= 1:
-            costs.append(sum(c.ms for c in episode.culprits) / tokens)
-            most = max(most, tokens)
-    if not costs or pace_ms is None:
+            pairs.append((tokens, sum(c.ms for c in episode.culprits)))
+    if not pairs or pace_ms is None:
         return None
-    rate = float(np.percentile(costs, 90))
+    whole = any(offender.whole for offender in offenders)
+    rate = _dear_ms(np.array(pairs), from_zero=whole)
     target_ms = options.target_ms or options.limit_ms or options.factor * pace_ms
     tokens = int((target_ms - pace_ms) / rate) if target_ms > pace_ms else 0
     grain = 64 if tokens >= 256 else 16
@@ -109,9 +117,28 @@ def advise(
         target_ms=target_ms,
         decode_ms=pace_ms,
         ms_per_token=rate,
-        chunk_tokens=round(most),
+        chunk_tokens=round(max(tokens for tokens, _ in pairs)),
         knob=budget_knob(options.engine),
     )
+
+
+def _dear_ms(pairs: Floats, *, from_zero: bool) -> float:
+    """What a prompt token costs where it is dear: the dearer tenth of what the stalls show.
+
+    Where stalls hold whole prompts, each shows only the mean over its prompt. If the mean grows
+    with the length, as b + k x length does, the last token costs b + 2 k x length.
+
+    Args:
+        pairs: tokens and milliseconds of each stall. [stalls, 2].
+        from_zero: the stalls hold whole prompts.
+    """
+    tokens = pairs[:, 0]
+    rates = pairs[:, 1] / tokens
+    dear = float(np.percentile(rates, 90))
+    if not from_zero or len(pairs) < MIN_FIT or tokens.max() < SPREAD * tokens.min():
+        return dear
+    slope, base = np.polyfit(tokens, rates, 1, w=np.sqrt(tokens))
+    return max(dear, float(base + 2 * slope * tokens.max())) if slope > 0 else dear
 
 
 def judge(blame: Blame) -> None:
