@@ -21,12 +21,14 @@ from evenflow.bench.sweep import experiments as ex
 from evenflow.bench.sweep.equal import Answers, differences, prompt_lengths
 from evenflow.bench.sweep.graphs import from_log, from_steps
 from evenflow.bench.sweep.grid import CEILING, MAIN, Grid
-from evenflow.bench.sweep.launch import ServerLaunch, engine_options
+from evenflow.bench.sweep.launch import LocalLaunch, ServerLaunch, engine_options
 from evenflow.bench.sweep.recipes import RECIPES, Recipe, Setting, choose_recipe, command_for
 from evenflow.bench.workload.build import WorkloadOptions, make_workload
 from evenflow.bench.workload.prompts import Calibration
 from evenflow.errors import ConfigError, TargetError
+from evenflow.trace import read_trace
 from helpers.bench import FakeDriver
+from helpers.engines import make_engine
 from helpers.synthetic_server import MODEL
 
 OFF = Setting(None)
@@ -299,3 +301,39 @@ def test_a_server_that_is_never_ready_is_given_up_and_ended(tmp_path):
     with pytest.raises(TargetError, match=r"not ready within 0\.5 s"):
         asyncio.run(go())
     assert time.monotonic() - began < 30
+
+
+class LoadedModel:
+    """What a launcher in this process needs of an `LLM`."""
+
+    def __init__(self, options):
+        self.options = options
+        self.engine = make_engine(**options)
+        self.config = self.engine.config
+        self.tokenizer = type("Words", (), {"encode": lambda _, text: [1] * len(text.split())})()
+
+    def trace(self, observer):
+        self.engine.observe(observer)
+
+    def close(self):
+        self.engine.close()
+
+
+def test_a_model_in_this_process_is_loaded_anew_for_each_setting_with_its_steps_recorded(tmp_path):
+    loaded = []
+
+    def load(options):
+        loaded.append(LoadedModel(options))
+        return loaded[-1]
+
+    launch = LocalLaunch(load, "letters", {"max_num_seqs": 8})
+    grid = make_grid(tmp_path, repeats=1)
+    results = run_grid(grid, launch)
+    assert [m.options.get("max_num_batched_tokens") for m in loaded] == [None, 64, 128]
+    assert all(m.options["max_num_seqs"] == 8 for m in loaded)
+    assert all(r.metrics.counts.completed == 4 for r in results)
+    steps = read_trace(tmp_path / "64-0.steps.jsonl").steps
+    assert sum(c.length for s in steps for c in s.chunks) >= 4 * 5
+    header = results[0].records.header
+    assert header["config"]["enable_chunked_prefill"] is False
+    assert header["setting"] == "off"

@@ -186,8 +186,8 @@ def _stalls(stalls: object) -> str:
 
 def _attack_table(attack: Attack) -> Table:
     grid = Table(
-        title=f"streams while {attack.windows} long prompts were prefilled "
-        f"({attack.seconds:.2f} s in all), ms",
+        title=f"streams during the prefill of {attack.windows} long prompt"
+        f"{'s' if attack.windows > 1 else ''} ({attack.seconds:.2f} s in all), ms",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -96,9 +96,15 @@ async def open_session(asked: Asked) -> AsyncIterator[Session]:
             yield session
         return
     from evenflow import LLM  # noqa: PLC0415 - an engine is not needed to measure a server
+    from evenflow.trace import TraceWriter  # noqa: PLC0415 - as above
 
     model = target.get("model", DEFAULT_MODEL)
-    with LLM(model, **asked.engine) as llm:
+    with ExitStack() as stack:
+        llm = stack.enter_context(LLM(model, **asked.engine))
+        if "trace" in asked.results:
+            writer = stack.enter_context(TraceWriter(asked.results["trace"]))
+            stack.callback(llm.close)  # before the file is: the engine writes to the last moment
+            llm.trace(writer)
         for warning in llm.config.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         yield local_session(llm, model, **shared)

@@ -27,7 +27,11 @@ TARGET = {
     "header": Flag(list[str], 'Of every request: "Name: value"; may be repeated.'),
     "extra_body": Flag(str, "A JSON object with further fields of every request."),
     "temperature": Flag(float, "0, the default, is greedy."),
-    "ignore_eos": Flag(bool, "Ask for the full number of output tokens.", "--ignore-eos"),
+    "ignore_eos": Flag(
+        bool,
+        "Ask for the full number of output tokens; on for --streams if unsaid.",
+        "--ignore-eos/--no-ignore-eos",
+    ),
     "count_tokens": Flag(str, "Have the server count each message's tokens: auto, on or off."),
     "request_timeout": Flag(float, "Seconds that one request may take."),
 }
@@ -77,6 +81,7 @@ RESULTS = {
     "result_dir": Flag(Path, "Folder of all results; the present one if unsaid."),
     "result_filename": Flag(str, "Name of vLLM's JSON."),
     "records": Flag(Path, "Where to write the records; else a dated name in --result-dir."),
+    "trace": Flag(Path, "Write the engine's own record of every step; of a model here only."),
     "metadata": Flag(list[str], "KEY=VALUE, kept in the header of the records."),
     "live": Flag(bool, "Draw the run while it runs; on a terminal if unsaid.", "--live/--no-live"),
 }
@@ -108,7 +113,9 @@ def read_flags(target: Group, load: Group, shape: Group, results: Group, engine:
     from evenflow.bench.run import RunOptions  # noqa: PLC0415 - as above
     from evenflow.bench.workload.build import WorkloadOptions  # noqa: PLC0415 - as above
 
-    _refuse_idle(target, engine)
+    _refuse_idle(target, engine, results)
+    if "streams" in shape:
+        target = {"ignore_eos": True, **target}
     for name in ("duration", "request_rate", "burstiness", "max_concurrency", "request_timeout"):
         value = {**load, **target}.get(name)
         if value is not None and not value > 0:
@@ -145,10 +152,10 @@ def read_flags(target: Group, load: Group, shape: Group, results: Group, engine:
     )
 
 
-def _refuse_idle(target: Group, engine: Group) -> None:
+def _refuse_idle(target: Group, engine: Group, results: Group) -> None:
     """A flag that would do nothing is an error."""
     if "base_url" in target:
-        idle = list(engine)
+        idle = [*engine, *(name for name in ("trace",) if name in results)]
         why = "the engine is the server's: give it to the server"
     else:
         only_http = ("endpoint", "header", "extra_body", "count_tokens", "request_timeout")

@@ -72,7 +72,8 @@ def compare(
             hint="compare two recordings, or two targets that can be run",
         )
     else:
-        asked = read_flags({**target, "base_url": ""}, load, shape, results, {})
+        same_work = {"ignore_eos": True, **target, "base_url": ""}
+        asked = read_flags(same_work, load, shape, results, {})
         folder = Path(results.get("result_dir", "compare"))
         outcome = asyncio.run(_live((a, b), asked, folder, pairs, noise_pairs))
     _print(outcome, (a, b), json=json)

@@ -21,6 +21,7 @@ from evenflow.bench.drivers.http import HttpDriver, HttpOptions
 from evenflow.bench.session import Session, local_session, server_session
 from evenflow.bench.sweep.recipes import Recipe, Setting, command_for
 from evenflow.errors import TargetError
+from evenflow.trace import TraceWriter
 
 if TYPE_CHECKING:
     from evenflow.llm import LLM
@@ -116,15 +117,17 @@ class LocalLaunch:
     ignore_eos: bool = True
 
     @asynccontextmanager
-    async def __call__(self, setting: Setting, _log: Path) -> AsyncIterator[Session]:
-        """Load, hand over, close."""
+    async def __call__(self, setting: Setting, log: Path) -> AsyncIterator[Session]:
+        """Load, hand over, close; the records of the engine's steps go beside the log."""
         llm = self.load({**self.engine, **engine_options(setting)})
-        try:
-            session = local_session(llm, self.model, ignore_eos=self.ignore_eos)
-            session.facts.update(setting=setting.slug, engine="evenflow")
-            yield session
-        finally:
-            llm.close()
+        with TraceWriter(log.with_suffix(".steps.jsonl")) as writer:
+            llm.trace(writer)
+            try:
+                session = local_session(llm, self.model, ignore_eos=self.ignore_eos)
+                session.facts.update(setting=setting.slug, engine="evenflow")
+                yield session
+            finally:
+                llm.close()
 
 
 def engine_options(setting: Setting) -> dict[str, Any]:

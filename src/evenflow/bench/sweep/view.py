@@ -119,7 +119,11 @@ def graph_table(uses: Sequence[tuple[str, GraphUse | None]]) -> RenderableType:
             continue
         if not use.applicable:
             why = "; ".join(f"{reason} ({n:,} steps)" for reason, n in use.reasons.items())
-            parts.append(Text(f"{name}: not applicable: {why or 'no step ran a graph'}"))
+            parts.append(
+                Text(
+                    f"{name}: not applicable: no step ran a captured graph: {why or 'no reason is given'}"
+                )
+            )
             continue
         grid = Table(title=f"{name} (from {use.source})", title_justify="left", box=box.SIMPLE_HEAD)
         for head in ("step", "with a graph", "without", "share with"):
