@@ -81,7 +81,7 @@ def _run(arrivals, **options) -> Trace:
 
     runner.send = send
     for i in range(6):
-        params = SamplingParams(max_tokens=3500, ignore_eos=True)
+        params = SamplingParams(max_tokens=2500, ignore_eos=True)
         engine.submit([5 + i] * 32, params, sink, request_id=f"steady-{i}")
     while len(done) < len(arrivals) + 6:
         assert engine.failure is None
@@ -99,7 +99,7 @@ def _run(arrivals, **options) -> Trace:
     ids=["chunking off", "chunks too large", "several lanes"],
 )
 def test_blame_agrees_with_the_engines_own_steps(options):
-    trace = _run(mixture(21, count=60, rate=3.0), **options)
+    trace = _run(mixture(21, count=45, rate=3.0), **options)
     quick = BlameOptions(permutations=199)
     outside = blame(records_of(trace), quick)
     inside = blame(records_of(trace), quick, StepEvidence(trace))

@@ -59,7 +59,7 @@ def test_a_target_below_a_decode_step_has_no_budget():
 def test_chance_is_not_ruled_out_for_tails_that_have_nothing_to_do_with_prefills(budget):
     """Pauses at random times, in traffic whose prefills are too short to make a stall."""
     ruled_out = 0
-    for seed in range(12):
+    for seed in range(8):
         rng = random.Random(seed)
         arrivals = mixture(seed, count=120, long_share=0.1 if budget else 0.0)
         pauses = tuple(Event(rng.uniform(2, 28), 0.3) for _ in range(8))
@@ -67,12 +67,12 @@ def test_chance_is_not_ruled_out_for_tails_that_have_nothing_to_do_with_prefills
         result = blame(simulate(arrivals, plan).records, QUICK)
         ruled_out += result.p_value <= 0.05
         assert result.verdict == "not_prefill"
-    assert ruled_out <= 2
+    assert ruled_out <= 1
 
 
 def test_p_values_of_unrelated_stalls_and_prefills_are_spread_out():
     values = []
-    for seed in range(100):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         starts = np.sort(rng.uniform(0, 60, 20))
         ends = starts + rng.uniform(0.5, 2.0, 20)
@@ -83,14 +83,14 @@ def test_p_values_of_unrelated_stalls_and_prefills_are_spread_out():
             starts, ends, np.ones(20), np.ones(20, bool), np.arange(20, dtype=np.int64), None
         )
         values.append(against_chance(episodes, prefills, permutations=199, seed=seed).p_value)
-    assert sum(p <= 0.05 for p in values) <= 10
-    assert 0.35 < sum(values) / 100 < 0.65
+    assert sum(p <= 0.05 for p in values) <= 6
+    assert 0.35 < sum(values) / 60 < 0.65
 
 
 def test_stalls_that_prefills_overlap_by_chance_do_not_convict_them():
     """Chunks are small and often under way; short pauses fall among them or not, as it happens."""
     convicted = 0
-    for seed in range(10):
+    for seed in range(6):
         rng = random.Random(seed)
         pauses = tuple(Event(rng.uniform(1, 38), 0.035) for _ in range(40))
         run = simulate(streams(6, 3000) + attack(12, every_s=3.0), Plan(budget=512, pauses=pauses))

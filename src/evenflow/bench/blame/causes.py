@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evenflow.bench.probes import ECHO, LAG
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evenflow.bench.blame.model import Episode, Stall
     from evenflow.bench.records import Records, RequestRecord, Scrape
 
+LATENESS = ("loop_lag", "echo")  # kinds of probe: see `records.Probe`
 BURST = 0.25  # of a usual gap: a message this soon after the last was held back with it
 CAUGHT_UP = 0.6  # of what was missed, come in a burst: it was made in time and held back
 LAG_SHARE = 0.5  # of the time lost, in the client's own lag
@@ -86,7 +85,7 @@ def _client(episode: Episode, records: Records, requests: dict[str, RequestRecor
     """Whether our own side stood still: its event loop was late, or everything came in a burst."""
     lag_ms = 0.0
     for probe in records.probes:
-        if probe.kind not in {LAG, ECHO}:
+        if probe.kind not in LATENESS:
             continue
         if probe.time_s - probe.value_s < episode.end_s and probe.time_s > episode.start_s:
             shared = min(probe.time_s, episode.end_s + 0.005) - max(
