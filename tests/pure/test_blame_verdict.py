@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenflow.bench.blame import BlameOptions, blame
-from evenflow.bench.blame.chance import against_chance
+from evenflow.bench.blame.chance import Exposure, against_chance
 from evenflow.bench.blame.model import Episode, Stall
 from evenflow.bench.blame.prefills import Prefills
 from evenflow.bench.records import Records, Scrape
@@ -82,7 +82,9 @@ def test_p_values_of_unrelated_stalls_and_prefills_are_spread_out():
         prefills = Prefills(
             starts, ends, np.ones(20), np.ones(20, bool), np.arange(20, dtype=np.int64), None
         )
-        values.append(against_chance(episodes, prefills, permutations=199, seed=seed).p_value)
+        exposure = Exposure(np.array([0.0]), np.array([62.0]))
+        found = against_chance(episodes, prefills, exposure, permutations=199, seed=seed)
+        values.append(found.p_value)
     assert sum(p <= 0.05 for p in values) <= 6
     assert 0.35 < sum(values) / 60 < 0.65
 

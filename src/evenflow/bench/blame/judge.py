@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.bench.blame.attribute import attribute
 from evenflow.bench.blame.causes import name_causes
-from evenflow.bench.blame.chance import against_chance
+from evenflow.bench.blame.chance import against_chance, exposure_of
 from evenflow.bench.blame.find import find_episodes
 from evenflow.bench.blame.knobs import guess_engine
 from evenflow.bench.blame.model import Blame, BlameOptions
@@ -52,6 +52,7 @@ def blame(
     chance = against_chance(
         [e for e in episodes if not e.alone],
         prefills,
+        exposure_of(found.gaps),
         permutations=options.permutations,
         seed=options.seed,
     )
