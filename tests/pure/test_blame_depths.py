@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evenflow.bench.blame import blame
 from evenflow.bench.blame.logged import LogEvidence
 from evenflow.bench.blame.logs import parse_log
 from evenflow.bench.blame.steps import StepEvidence, records_of
+from evenflow.trace import Trace
 from helpers.blamed import attack, llama_log, mixture, score, sglang_log, traced, vllm_log
 from helpers.synthetic import Event, Plan, simulate, streams
 
@@ -65,6 +68,26 @@ def test_steps_show_a_preemption_and_its_recomputation():
     (episode,) = result.episodes
     assert episode.cause == "preemption"
     assert episode.confidence > 0.9
+
+
+def test_a_slow_step_is_not_laid_at_a_small_chunks_door():
+    """Something else held up a step that happened to have a few prompt tokens in it."""
+    arrivals = [*streams(10, 900), *attack(1), *attack(1, tokens=200)]
+    arrivals[-1] = arrivals[-1]._replace(id="small", at_s=6.0)
+    trace = traced(simulate(arrivals, Plan()))
+    at = next(
+        i for i, s in enumerate(trace.steps) if s.chunks and s.chunks[0].request_id == "small"
+    )
+    late_s, from_s = 0.3, trace.steps[at].start_s
+    slow = replace(trace.steps[at], seconds=trace.steps[at].seconds + late_s)
+    later = [replace(s, start_s=s.start_s + late_s) for s in trace.steps[at + 1 :]]
+    requests = [
+        replace(r, token_times_s=[t + late_s * (t > from_s) for t in r.token_times_s])
+        for r in trace.requests
+    ]
+    moved = Trace({}, [*trace.steps[:at], slow, *later], requests, [])
+    result = blame(records_of(moved), evidence=StepEvidence(moved))
+    assert [e.cause for e in result.episodes] == ["prefill", "server_pause"]
 
 
 def test_steps_clear_an_engine_that_emitted_in_time():
@@ -127,7 +150,9 @@ def test_sglang_batches_confirm_prefills_and_clear_what_had_none():
 
 
 def test_sglang_retractions_are_preemptions():
-    run = simulate(streams(6, 400), Plan(preemptions=(Event(1.5, 0.5),)))
+    run = simulate(
+        streams(6, 400), Plan(preemptions=(Event(1.5, 0.5), Event(1.6, 0.5, "stream-0")))
+    )
     line = "[2025-11-30 10:53:21 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 1\n"
     result = blame(run.records, evidence=_log(sglang_log(run) + line))
     assert result.looks_like == "preemption"

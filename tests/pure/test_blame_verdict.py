@@ -117,7 +117,7 @@ def test_what_the_server_counted_makes_a_preemption_sure():
 
 
 def test_a_lone_stall_while_requests_wait_and_nothing_is_preempted_is_queueing():
-    run = simulate(streams(6, 400), Plan(preemptions=(Event(1.5, 0.5),)))
+    run = simulate(streams(6, 400), Plan(preemptions=(Event(1.5, 0.5), Event(2.5, 0.4))))
     run.records.scrapes = [
         Scrape(t / 10, {"vllm:num_preemptions_total": 0.0, "vllm:num_requests_waiting": 3.0})
         for t in range(60)
@@ -143,6 +143,13 @@ def test_streams_that_cannot_be_laid_side_by_side_blame_nobody():
     result = blame(run.records)
     assert result.offenders == []
     assert any("side by side" in problem for problem in result.problems)
+
+
+def test_a_single_stall_is_too_little():
+    run = simulate(streams(1, 400) + attack(1), Plan())
+    result = blame(run.records)
+    assert result.num_stalls == 1
+    assert result.verdict == "inconclusive"
 
 
 def test_nothing_at_all_is_inconclusive():

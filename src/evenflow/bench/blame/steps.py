@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from evenflow.trace import StepRecord, Trace
 
 SURE = 0.99
+DEAREST = (
+    3.0  # times the typical cost of a prompt token: a step that took longer had another reason
+)
 LATE_S = 0.25  # a client's and an engine's view of one token differ by less than this
 
 
@@ -70,6 +73,7 @@ class StepEvidence:
         if not plain:
             plain = [min((s.seconds for s in self._steps), default=0.0)]
         self._plain_s = float(np.median(plain))
+        self._token_s = _typical_token_s(self._steps, self._plain_s)
 
     def refine(self, prefills: Prefills, records: Records) -> Prefills:
         """Nothing to refine: the steps settle every stall themselves."""
@@ -198,14 +202,32 @@ class StepEvidence:
                 continue
             beyond_s = max(0.0, step.seconds - self._plain_s) * part
             if step.chunks:
-                _add(found, "prefill", beyond_s)
-                _share(step, beyond_s, part, prompts, names)
+                tokens = sum(chunk.length for chunk in step.chunks) * part
+                prefill_s = min(beyond_s, DEAREST * self._token_s * tokens)
+                _add(found, "prefill", prefill_s)
+                _share(step, prefill_s, part, prompts, names)
+                if beyond_s > prefill_s:
+                    _add(found, "server_pause", beyond_s - prefill_s)
             elif step.seconds > 2 * self._plain_s:
                 _add(found, "server_pause", beyond_s)
         idle_s = end_s - start_s - stepped_s
         if idle_s > stall.normal_ms / 1e3:
             _add(found, "server_pause", idle_s)
         return found
+
+
+def _typical_token_s(steps: Sequence[StepRecord], plain_s: float) -> float:
+    """Seconds that a prompt token adds to a step: the median over all prompt tokens of the run."""
+    costs = []
+    for step in steps:
+        tokens = sum(chunk.length for chunk in step.chunks)
+        if tokens:
+            costs.append((max(0.0, step.seconds - plain_s) / tokens, tokens))
+    if not costs:
+        return 0.0
+    costs.sort()
+    weights = np.cumsum([tokens for _, tokens in costs])
+    return costs[int(np.searchsorted(weights, weights[-1] / 2))][0]
 
 
 def _sent(request: RequestRecord) -> float:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 LEADS = 0.5  # of all stalled time, for a cause to be the cause
+MIN_STALLS = 2  # one can be anything
 MIN_FIT = 4  # stalls, whose lengths differ by SPREAD, show how the cost grows with the length
 SPREAD = 1.5
 WHOLE = 0.75  # of a prefill in one gap: it was not divided
@@ -154,6 +155,9 @@ def _verdict(blame: Blame) -> tuple[Verdict, Cause | None, str]:
         return "no_stalls", None, f"None of {blame.num_gaps:,} gaps was a stall."
     leader, led_ms = next(iter(blame.causes.items()))
     share = led_ms / blame.stalled_ms
+    if blame.num_stalls < MIN_STALLS:
+        why = f"A single stall in {blame.num_gaps:,} gaps is too little to judge by."
+        return "inconclusive", None, why
     if leader == "prefill" and blame.explained_share >= LEADS:
         if blame.depth != "steps" and blame.p_value > blame.options.level:
             why = (
