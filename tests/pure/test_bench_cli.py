@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import orjson
 import pytest
 
-from evenflow.bench.conduct import Clock
-from evenflow.bench.drivers.inprocess import InProcessDriver
-from evenflow.bench.drivers.interface import Turn
 from evenflow.bench.imports import load_records
-from evenflow.bench.live import sparkline
-from evenflow.bench.plot import Band, scatter
-from evenflow.bench.records import RequestRecord
 from evenflow.cli.main import main
-from helpers.engines import SpellingRunner, make_engine
 from helpers.synthetic import Plan
 from helpers.synthetic_server import Behaviour, serve
 
@@ -187,62 +179,3 @@ def test_what_cannot_be_compared_is_refused(words, fact, tmp_path, capsys):
     code, _, err = evenflow(capsys, "compare", *words, "--result-dir", tmp_path)
     assert code == 2
     assert fact in err
-
-
-class Tokenizer:
-    def encode(self, text):
-        return [1 + len(word) for word in text.split()]
-
-
-class Loaded:
-    """What the in-process driver needs of an `LLM`."""
-
-    def __init__(self, runner=None):
-        self.engine = make_engine(runner or SpellingRunner())
-        self.tokenizer = Tokenizer()
-
-
-def send_here(loaded, turn, name="r"):
-    async def go():
-        driver = InProcessDriver(loaded, ignore_eos=True)
-        record = RequestRecord(id=name)
-        text = await driver.send(driver.prepare(turn), record, Clock())
-        return record, text
-
-    return asyncio.run(go())
-
-
-def test_a_model_in_this_process_gives_the_same_kind_of_records():
-    loaded = Loaded()
-    try:
-        record, text = send_here(loaded, Turn("so the sea", 7, prompt_tokens=20))
-    finally:
-        loaded.engine.close()
-    assert (record.prompt_tokens, record.output_tokens, record.finish_reason) == (20, 7, "length")
-    assert record.send_s < record.first_token_s <= record.end_s
-    assert [m.tokens for m in record.messages] == [1] * 7
-    assert len(text) == 7
-
-
-def test_a_prompt_that_the_engine_refuses_is_a_failed_request():
-    loaded = Loaded()
-    try:
-        record, _ = send_here(loaded, Turn("so", 7, prompt_tokens=5000))
-    finally:
-        loaded.engine.close()
-    assert "5,000" in record.error
-    assert not record.messages
-
-
-def test_a_plot_has_its_axes_and_a_lane():
-    lines = scatter([(0.0, 10.0), (1.0, 500.0)], width=60, height=6, bands=[Band(0.5, 0.6)])
-    assert len(lines) == 6 + 3
-    assert all(len(line) <= 60 for line in lines)
-    assert "ms" in lines[0]
-    assert "▀" in lines[6]
-    assert scatter([], width=60, height=6) == []
-
-
-def test_a_sparkline_is_as_high_as_its_values():
-    assert sparkline([1.0, 8.0]) == "▂█"
-    assert sparkline([]) == ""
