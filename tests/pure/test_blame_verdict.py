@@ -13,7 +13,7 @@ from evenflow.bench.blame import BlameOptions, blame
 from evenflow.bench.blame.chance import Exposure, against_chance
 from evenflow.bench.blame.model import Episode, Stall
 from evenflow.bench.blame.prefills import Prefills
-from evenflow.bench.records import Records, Scrape
+from evenflow.bench.records import Mark, Records, Scrape
 from helpers.blamed import attack, mixture
 from helpers.synthetic import Event, Plan, simulate, streams
 
@@ -143,6 +143,13 @@ def test_streams_that_cannot_be_laid_side_by_side_blame_nobody():
     result = blame(run.records)
     assert result.offenders == []
     assert any("side by side" in problem for problem in result.problems)
+
+
+def test_stalls_of_the_warm_up_do_not_count():
+    run = simulate(streams(10, 1200) + attack(3, every_s=3.0), Plan())
+    run.records.marks = [Mark(4.0, "warmup_end"), Mark(7.0, "cooldown_start")]
+    (offender,) = blame(run.records).offenders
+    assert offender.request_id == "attack-1"
 
 
 def test_a_single_stall_is_too_little():

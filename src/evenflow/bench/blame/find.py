@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evenflow.bench.blame.model import BlameOptions
-    from evenflow.bench.gaps import GapTable
+    from evenflow.bench.gaps import GapTable, Window
     from evenflow.bench.records import RequestRecord
 
     Floats = NDArray[np.float64]
@@ -42,9 +42,11 @@ class Found:
     pace_ms: float | None
 
 
-def find_episodes(requests: Sequence[RequestRecord], options: BlameOptions) -> Found:
-    """Find every stall and group the simultaneous ones."""
-    gaps = gap_table(requests)
+def find_episodes(
+    requests: Sequence[RequestRecord], options: BlameOptions, window: Window
+) -> Found:
+    """Find every stall that lies in a window, and group the simultaneous ones."""
+    gaps = gap_table(requests).within(window)
     if not gaps:
         return Found(gaps, np.zeros(0), [], None)
     normal = _normal_ms(gaps)

@@ -17,6 +17,7 @@ from evenflow.bench.blame.knobs import guess_engine
 from evenflow.bench.blame.model import Blame, BlameOptions
 from evenflow.bench.blame.prefills import prefills_of
 from evenflow.bench.blame.verdict import advise, causes_of, judge, offenders_of
+from evenflow.bench.measure import window_of
 
 if TYPE_CHECKING:
     from evenflow.bench.blame.evidence import Evidence
@@ -39,7 +40,7 @@ def blame(
         known = evidence.engine if evidence is not None else ""
         options = replace(options, engine=known or guess_engine(records))
     requests = records.requests
-    found = find_episodes(requests, options)
+    found = find_episodes(requests, options, window_of(records))
     episodes = found.episodes
     problems = list(records.problems)
     prefills = prefills_of(requests, found)
