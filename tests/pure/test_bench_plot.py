@@ -42,7 +42,7 @@ def test_the_live_view_shows_how_far_the_run_is_and_a_stream_that_stands_still_n
     conductor.state.records.add(make_record([], id="bad", error="HTTP 500"))
     conductor.state.running["r9"] = make_record(steady(101, first_s=0.5), id="r9", end_s=None)
     out = io.StringIO()
-    Console(file=out, width=100).print(LiveView(conductor, None).render())
+    Console(file=out, width=100).print(LiveView(conductor).render())
     shown = out.getvalue()
     assert "2 done, 1 failed" in shown
     assert "1 running" in shown

@@ -66,12 +66,13 @@ class ConductOptions:
 
 @dataclass(slots=True)
 class State:
-    """How far a run is, for whoever watches."""
+    """How far a run is, for whoever watches; `expected_s` is when it should end, once known."""
 
     total: int
     records: Records
     running: dict[str, RequestRecord] = field(default_factory=dict)
     num_sent: int = 0
+    expected_s: float | None = None
     is_over: bool = False
 
 
@@ -117,7 +118,7 @@ class Conductor:
         self._options = options
         self._calibration = calibration
         self.clock = clock
-        self.state = State(len(workload.requests), Records())
+        self.state = State(len(workload.requests), Records(), expected_s=options.duration_s)
         self._prepared: dict[str, object] = {}
         self._texts: dict[str, str] = {}
         self._followers: dict[str, list[PlannedRequest]] = {}
@@ -198,6 +199,8 @@ class Conductor:
     async def _open(self, roots: Sequence[PlannedRequest]) -> None:
         options = self._options
         last_s = max((r.at_s or 0.0 for r in roots), default=0.0)
+        if self.state.expected_s is None and last_s > 0:
+            self.state.expected_s = last_s
         cool_s = last_s - options.cooldown_s
         if options.cooldown_s and options.duration_s is None:
             timer = asyncio.create_task(self._mark_at(max(0.0, cool_s), "cooldown_start"))
@@ -260,6 +263,9 @@ class Conductor:
         try:
             ready_s = await self._all_decoding(steady, tasks)
             self._mark("streams_ready", f"{len(steady)} streams are decoding")
+            last_s = max((r.at_s or 0.0 for r in others), default=0.0)
+            if self.state.expected_s is None and others:
+                self.state.expected_s = ready_s + last_s + SETTLE_S
             landed = []
             for planned in sorted(others, key=lambda r: r.at_s or 0.0):
                 at_s = (planned.at_s or 0.0) + (ready_s if planned.after_ready else 0.0)

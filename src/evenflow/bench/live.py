@@ -23,12 +23,10 @@ class LiveView:
 
     Args:
         conductor: of the run.
-        duration_s: how long it should take; None when only its requests say so.
     """
 
-    def __init__(self, conductor: Conductor, duration_s: float | None) -> None:
+    def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
-        self._duration_s = duration_s
         self._history: list[float] = []
 
     async def watch(self) -> None:
@@ -67,9 +65,10 @@ class LiveView:
         return grid
 
     def _share(self, now_s: float, done: int) -> float:
-        if self._duration_s:
-            return min(1.0, now_s / self._duration_s)
-        return min(1.0, done / max(1, self._conductor.state.total))
+        state = self._conductor.state
+        if state.expected_s:
+            return min(1.0, now_s / state.expected_s)
+        return min(1.0, done / max(1, state.total))
 
     def _recent(self, now_s: float) -> tuple[tuple[float, float], float]:
         """The median and the worst gap, and tokens per second, of the last seconds.

@@ -82,7 +82,7 @@ async def run_workload(
             watch_metrics(driver, clock, conductor.add),
         ]
     if options.live:
-        probes.append(LiveView(conductor, options.conduct.duration_s).watch())
+        probes.append(LiveView(conductor).watch())
     with _no_collections():
         clock.restart()
         header = {
