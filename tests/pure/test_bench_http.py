@@ -303,3 +303,21 @@ def test_an_interrupted_client_says_what_it_has_and_exits_with_130(tmp_path):
     records = read_records(tmp_path / "r.jsonl")
     assert records.mark("interrupted")
     assert all(r.ok and len(r.messages) > 20 for r in records.requests)
+
+
+def test_a_comparison_that_is_interrupted_says_what_it_has(tmp_path):
+    words = [sys.executable, "-m", "evenflow", "compare"]
+    load = ["--num-prompts", "6", "--max-concurrency", "2", "--mix", "a:9/40@1", "--pairs", "50"]
+    with serve(FAST) as server:
+        more = [server.url, server.url, *load, "--result-dir", str(tmp_path), "--no-live"]
+        client = subprocess.Popen(
+            [*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(600):
+            if (tmp_path / "pair-2-a.jsonl").exists():
+                break
+            time.sleep(0.05)
+        client.send_signal(signal.SIGINT)
+        out, err = client.communicate(timeout=60)
+    assert client.returncode == 130, err
+    assert "p50 ITL" in out

@@ -68,6 +68,7 @@ class Comparison(NamedTuple):
     invalid: list[str]
     noise_pairs: int
     pairs: int
+    interrupted: bool = False
 
 
 def turns(pairs: int, noise_pairs: int) -> list[Turn]:
@@ -105,14 +106,15 @@ async def compare_live(
         outcomes[turn] = outcome
         if outcome.interrupted:
             break
-    found = {turn: outcome.metrics for turn, outcome in outcomes.items()}
+    found = {turn: o.metrics for turn, o in outcomes.items() if not o.interrupted}
     invalid = [
         f"{turn.slug}: {f.name}: {f.fact}"
         for turn, outcome in outcomes.items()
         for f in outcome.findings
         if not f.ok
     ]
-    return judge_turns(found, invalid)
+    stopped = any(outcome.interrupted for outcome in outcomes.values())
+    return judge_turns(found, invalid)._replace(interrupted=stopped)
 
 
 def judge_turns(found: dict[Turn, Metrics], invalid: Sequence[str]) -> Comparison:

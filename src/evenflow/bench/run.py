@@ -99,6 +99,8 @@ async def run_workload(
             try:
                 await conductor.run(writer, probes)
             except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is not None:
+                    task.uncancel()  # the run ends here; what follows is not to be cancelled
                 writer.add(Mark(clock(), "interrupted"))
                 conductor.state.records.add(Mark(clock(), "interrupted"))
     records = conductor.state.records

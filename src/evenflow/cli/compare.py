@@ -77,6 +77,8 @@ def compare(
         folder = Path(results.get("result_dir", "compare"))
         outcome = asyncio.run(_live((a, b), asked, folder, pairs, noise_pairs))
     _print(outcome, (a, b), json=json)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
     if strict and outcome.invalid:
         raise InvalidRunError(
             f"{len(outcome.invalid)} runs are INVALID: {outcome.invalid[0]}",
