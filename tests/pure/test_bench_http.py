@@ -321,3 +321,21 @@ def test_a_comparison_that_is_interrupted_says_what_it_has(tmp_path):
         out, err = client.communicate(timeout=60)
     assert client.returncode == 130, err
     assert "p50 ITL" in out
+
+
+def test_a_server_that_is_still_loading_is_told_from_one_without_models(tmp_path):
+    async def loading(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"error":{"message":"loading"}}'
+        writer.write(b"HTTP/1.1 503 X\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async def go():
+        server = await asyncio.start_server(loading, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, server_session(url, None, HttpOptions(""), count_each=None):
+            raise AssertionError("it is not ready")
+
+    with pytest.raises(TargetError, match="is not ready: HTTP 503: loading"):
+        asyncio.run(go())

@@ -95,6 +95,11 @@ async def _model_name(driver: HttpDriver, wanted: str | None, notes: list[str]) 
     # beside the endpoint: most servers have /v1/models, some another prefix
     answer = await driver.get(_MODELS.sub("/models", driver.options.endpoint))
     _refused(answer.status, answer.body, driver)
+    if answer.status >= 500:
+        raise TargetError(
+            f"{driver.address} is not ready: {error_of(answer.status, answer.body)}",
+            hint="wait until its model is loaded, and look at its log",
+        )
     listed = answer.json() if answer.status == 200 else None
     models = listed.get("data") if isinstance(listed, dict) else None
     names = [str(m.get("id")) for m in models or () if isinstance(m, dict)]
