@@ -91,7 +91,8 @@ def traffic(plan: Plan, *, json: bool) -> bool:
         from evenflow.bench.show import wide_console  # noqa: PLC0415 - as above
 
         ceiling = ex.ceiling_of(results)
-        title = f"experiment {plan.experiment}, {plan.grid.repeats} runs of each"
+        runs = plan.grid.repeats
+        title = f"experiment {plan.experiment}, {runs} run{'s' if runs > 1 else ''} of each"
         parts: list[RenderableType] = [
             view.table(title, rows, columns, sweet=sweet, ceiling=ceiling)
         ]
