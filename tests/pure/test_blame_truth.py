@@ -17,6 +17,10 @@ SCENARIOS = {
         Plan(jitter_ms=4, tokens_per_message=4),
     ),
     "chunks that are too large": (streams(20, 2000) + attack(), Plan(budget=8192)),
+    "several tokens in a message, several chunks in a gap": (
+        streams(12, 2400) + attack(),
+        Plan(budget=4096, jitter_ms=2, tokens_per_message=4),
+    ),
     "a mixture, chunking off": (mixture(0), Plan(jitter_ms=3)),
     "a mixture, chunks too large, packed": (mixture(1), Plan(budget=8192, max_prefills=4)),
     "steps of their own for prefills": (mixture(2), Plan(separate=True)),

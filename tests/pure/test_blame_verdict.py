@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,18 @@ def test_the_advised_budget_does_bound_the_gaps():
         assert 1000 <= before.budget.tokens <= 1500
         after = simulate(arrivals, Plan(budget=before.budget.tokens)).records
         assert blame(after, BlameOptions(limit_ms=40.0)).verdict == "no_stalls"
+
+
+def test_with_several_tokens_in_a_message_the_budget_is_smaller():
+    arrivals = streams(20, 2000) + attack()
+    plan = Plan(tokens_per_message=4, jitter_ms=1)
+    before = blame(simulate(arrivals, plan).records, BlameOptions(target_ms=100.0))
+    # four steps of 10 + 0.02 x 750 ms make a gap of 100 ms
+    assert before.budget.tokens == pytest.approx(750, rel=0.1)
+    assert "messages carry 4 tokens" in before.summary
+    after = simulate(arrivals, replace(plan, budget=before.budget.tokens)).records
+    result = blame(after, BlameOptions(limit_ms=101.0))
+    assert result.num_stalls <= 0.001 * result.num_gaps
 
 
 def test_a_target_below_a_decode_step_has_no_budget():

@@ -7,7 +7,7 @@ prefills.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 BURST = 0.2  # of the median: a gap this short is a message that came together with the last
+LATE = 2.0  # of the expected: up to here a gap is a stream's usual way
+GOING_ON = 0.25  # of another stream's stall: a gap shorter than this is no share in it
+STOOD = 0.75  # of another stream's stall in long gaps: it stood still as well
 SATURATED = 3.0  # a median this many times the run's quick gaps is itself a stalled one
 
 
@@ -68,13 +71,9 @@ def find_episodes(
         for i in at
     ]
     groups = _together(stalls)
-    spans = [
-        (r.id, np.array([m.time_s for m in r.messages]))
-        for r in requests
-        if r.ok and len(r.messages) > 1
-    ]
-    episodes = [_episode(group, spans) for group in groups]
     plain = np.minimum(expected, _quick_ms(gaps) or np.inf)
+    streams = _streams(gaps, expected, requests)
+    episodes = [_episode(group, streams) for group in groups]
     return Found(gaps, plain, episodes, float(np.median(normal)))
 
 
@@ -135,20 +134,56 @@ def _slack_s(stall: Stall) -> float:
     return min(1.25 * stall.normal_ms, 0.5 * stall.gap_ms) / 1e3
 
 
-def _episode(stalls: list[Stall], spans: list[tuple[str, Floats]]) -> Episode:
+class _Stream(NamedTuple):
+    """When a stream's messages came, and the most that each gap may be to count as going on."""
+
+    request_id: str
+    times_s: Floats
+    usual_s: Floats
+
+    def went_on(self, start_s: float, end_s: float) -> bool:
+        """Whether it got messages in a stretch, and spent little of it in long gaps of its own.
+
+        A message inside alone says little: with several tokens in each, streams are out of phase,
+        and one's stall begins where another's ends.
+        """
+        length_s = end_s - start_s
+        margin = 0.1 * length_s
+        low, high = np.searchsorted(self.times_s, [start_s + margin, end_s - margin])
+        if high <= low:
+            return False
+        first = max(int(low) - 1, 0)
+        times = self.times_s[first : high + 1]
+        long = np.diff(times) > np.maximum(self.usual_s[first:high], GOING_ON * length_s)
+        clipped = np.diff(np.clip(times, start_s, end_s))
+        return bool(clipped[long].sum() <= STOOD * length_s)
+
+
+def _streams(
+    gaps: GapTable, expected_ms: Floats, requests: Sequence[RequestRecord]
+) -> list[_Stream]:
+    found = []
+    owners, starts = np.unique(gaps.request, return_index=True)
+    ends = np.append(starts[1:], len(gaps.request))
+    for owner, low, high in zip(owners, starts, ends, strict=True):
+        times = np.append(gaps.start_s[low:high], gaps.end_s[high - 1])
+        usual = LATE * expected_ms[low:high] / 1e3
+        found.append(_Stream(requests[int(owner)].id, times, usual))
+    return found
+
+
+def _episode(stalls: list[Stall], streams: list[_Stream]) -> Episode:
     start_s = max(stall.start_s for stall in stalls)
     end_s = min(stall.end_s for stall in stalls)
     if end_s <= start_s:  # out of phase: take the middle ones
         middle = sorted(stalls, key=lambda stall: stall.start_s)[len(stalls) // 2]
         start_s, end_s = middle.start_s, middle.end_s
     members = {stall.request_id for stall in stalls}
-    margin = 0.1 * (end_s - start_s)
     decoding = progressing = 0
-    for name, times in spans:
-        if times[0] > start_s or times[-1] < end_s:
+    for stream in streams:
+        if stream.times_s[0] > start_s or stream.times_s[-1] < end_s:
             continue
         decoding += 1
-        if name not in members:
-            inside = np.searchsorted(times, [start_s + margin, end_s - margin])
-            progressing += bool(inside[1] > inside[0])
+        if stream.request_id not in members:
+            progressing += stream.went_on(start_s, end_s)
     return Episode(start_s, end_s, stalls, max(decoding, len(members)), progressing)

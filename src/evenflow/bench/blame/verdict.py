@@ -95,7 +95,7 @@ def advise(
     pace_ms: float | None,
     options: BlameOptions,
 ) -> BudgetAdvice | None:
-    """The budget whose steps would have stayed under the target.
+    """The budget whose steps would have kept gaps under the target.
 
     A step's time is taken as a + b x prompt tokens: a is the usual gap, and b what a token costs
     at the end of the longest prompts, since late chunks cost more than first ones.
@@ -110,7 +110,9 @@ def advise(
     whole = any(offender.whole for offender in offenders)
     rate = _dear_ms(np.array(pairs), from_zero=whole)
     target_ms = options.target_ms or options.limit_ms or options.factor * pace_ms
-    tokens = int((target_ms - pace_ms) / rate) if target_ms > pace_ms else 0
+    # while a prompt is computed every step holds a chunk, and a gap as many steps as tokens
+    steps = float(np.median([stall.tokens for e in episodes for stall in e.stalls]))
+    tokens = int((target_ms - pace_ms) / rate / max(1.0, steps)) if target_ms > pace_ms else 0
     grain = 64 if tokens >= 256 else 16
     rounded = tokens // grain * grain
     return BudgetAdvice(
@@ -202,9 +204,11 @@ def _prefill(blame: Blame) -> tuple[Verdict, Cause | None, str]:
     engine = blame.options.engine
     if whole_ms >= split_ms:
         known = f"up to {longest:,} tokens " if longest else ""
+        steps = int(np.median([s.tokens for e in blame.episodes for s in e.stalls]))
+        share = f" one part in {steps} of that (messages carry {steps} tokens)" if steps > 1 else ""
         why = (
             f"{start}Prompts {known}were computed whole, in one gap each: chunked prefill is off, "
-            f"or its budget is at least as large. Knob: {chunking_knob(engine)}."
+            f"or its budget is at least{share or ' as large'}. Knob: {chunking_knob(engine)}."
         )
         return "chunked_prefill_off", None, why
     chunk = blame.budget.chunk_tokens if blame.budget else 0
