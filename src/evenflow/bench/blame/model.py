@@ -131,7 +131,7 @@ class Offender:
     """A request whose prefill made others wait.
 
     Attributes:
-        stalls: gaps of other streams that it has the largest share in.
+        stalls: gaps of other streams that it had a part in, a tenth at least.
         episodes: the moments these belong to.
         stream_ms: milliseconds it cost, summed over streams.
         worst_ms: the longest such gap.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+PART = 0.1  # of a stall, for a request to have had a part in it
 LEADS = 0.5  # of all stalled time, for a cause to be the cause
 MIN_STALLS = 2  # one can be anything
 MIN_FIT = 4  # stalls, whose lengths differ by SPREAD, show how the cost grows with the length
@@ -47,7 +48,7 @@ def offenders_of(
     for name, parts in mine.items():
         # an engine's own records may name requests of other clients
         request = by_id.get(name) or RequestRecord(id=name)
-        main = [e for e, _, share in parts if share >= 0.5]
+        real = [e for e, _, share in parts if share >= PART]
         cost = sum(part for _, part, _ in parts)
         found.append(
             Offender(
@@ -55,8 +56,8 @@ def offenders_of(
                 class_name=request.class_name,
                 prompt_tokens=request.prompt_tokens,
                 send_s=request.send_s or 0.0,
-                stalls=sum(len(e.stalls) for e in main),
-                episodes=len(main),
+                stalls=sum(len(e.stalls) for e in real),
+                episodes=len(real),
                 stream_ms=cost,
                 worst_ms=max(stall.gap_ms for e, _, _ in parts for stall in e.stalls),
                 share=cost / max(all_ms, 1e-9),
