@@ -118,6 +118,12 @@ class Episode:
         """The loss of all its streams together."""
         return sum(stall.excess_ms for stall in self.stalls)
 
+    def part_of(self, request_id: str) -> float:
+        """The share of a request in what prefills cost here, from 0 to 1."""
+        total = sum(culprit.ms for culprit in self.culprits)
+        mine = sum(culprit.ms for culprit in self.culprits if culprit.request_id == request_id)
+        return mine / total if total > 0 else 0.0
+
     @property
     def alone(self) -> bool:
         """Whether most streams went on meanwhile, which no prefill in the same engine allows."""

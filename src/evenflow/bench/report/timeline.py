@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evenflow.bench.blame.verdict import WORDS
+from evenflow.bench.blame.verdict import PART, WORDS
 from evenflow.bench.gaps import gap_table
 from evenflow.bench.report.svg import Box, Drawing, Scale
 from evenflow.bench.show import with_unit
@@ -136,9 +136,11 @@ def _lane(
     bar = Box(x, middle - 6, width, 12)
     drawing.rect(bar, "prefill", opacity=0.3, hint=hint, radius=2)
     for e in blame.episodes:
-        if any(c.request_id == offender.request_id and c.ms > 0 for c in e.culprits):
+        if e.part_of(offender.request_id) >= PART:
             left = max(time(e.start_s), x)
-            drawing.rect(Box(left, middle - 6, time(e.end_s) - left, 12), "prefill", hint=hint)
+            wide = min(time(e.end_s), x + width) - left
+            if wide > 0:
+                drawing.rect(Box(left, middle - 6, wide, 12), "prefill", hint=hint)
     fits_right = x + width + 8 + 6.2 * len(words) < lane.right
     if fits_right:
         drawing.text((x + width + 8, middle + 4), words, fill="ink")
