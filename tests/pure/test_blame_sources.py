@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import orjson
@@ -54,9 +55,9 @@ def test_the_tables_name_the_offender(run, tmp_path, capsys, monkeypatch):
     assert "a budget of" in out
 
 
-def test_vllm_files_that_people_already_have(run, tmp_path, capsys):
+def _vllm_result(run):
     requests = run.records.requests
-    result = {
+    return {
         "backend": "openai",
         "endpoint_type": "openai",
         "model_id": "m",
@@ -64,12 +65,15 @@ def test_vllm_files_that_people_already_have(run, tmp_path, capsys):
         "output_lens": [r.output_tokens for r in requests],
         "ttfts": [r.messages[0].time_s - r.send_s for r in requests],
         "itls": [
-            [b.time_s - a.time_s for a, b in zip(r.messages, r.messages[1:], strict=False)]
-            for r in requests
+            [b.time_s - a.time_s for a, b in itertools.pairwise(r.messages)] for r in requests
         ],
         "start_times": [r.send_s + 1e6 for r in requests],
         "errors": ["" for _ in requests],
     }
+
+
+def test_vllm_files_that_people_already_have(run, tmp_path, capsys):
+    result = _vllm_result(run)
     path = tmp_path / "vllm.json"
     path.write_bytes(orjson.dumps(result))
     found = _blame(capsys, str(path))
@@ -80,6 +84,23 @@ def test_vllm_files_that_people_already_have(run, tmp_path, capsys):
     found = _blame(capsys, str(path))
     assert found["offenders"] == []
     assert any("side by side" in p for p in found["problems"])
+
+
+def test_a_role_only_message_that_vllm_booked_as_a_token(run, tmp_path, capsys):
+    """It comes before the prompt is computed; the prefill then hides in the first gap."""
+    result = _vllm_result(run)
+    result["endpoint_type"] = "openai-chat"
+    result["itls"] = [
+        [ttft - 0.002, *gaps] for ttft, gaps in zip(result["ttfts"], result["itls"], strict=True)
+    ]
+    result["ttfts"] = [0.002 for _ in result["ttfts"]]
+    path = tmp_path / "vllm.json"
+    path.write_bytes(orjson.dumps(result))
+    found = _blame(capsys, str(path))
+    assert found["verdict"] == "chunked_prefill_off"
+    assert [o["prompt_tokens"] for o in found["offenders"]] == [24_000, 22_000]
+    assert len(found["stalls"]) == 20
+    assert any("role-only" in p for p in found["problems"])
 
 
 def test_a_trace_of_ours(run, tmp_path, capsys):

@@ -12,7 +12,7 @@ from evenflow.bench.blame.columns import parse_columns, read_table
 from evenflow.bench.blame.logged import LogEvidence
 from evenflow.bench.blame.logs import parse_log
 from evenflow.bench.blame.steps import StepEvidence, records_of
-from evenflow.bench.imports import load_records
+from evenflow.bench.imports import CHAT_NOTE, load_records
 from evenflow.errors import ConfigError, RecordError
 from evenflow.trace import read_trace
 
@@ -68,7 +68,23 @@ def load_source(path: Path, options: SourceOptions) -> Source:
         return Source(records_of(trace), StepEvidence(trace))
     else:
         records = load_records(path, options.file_format)
+        _drop_role_messages(records)
     return Source(records, load_evidence(records, options))
+
+
+def _drop_role_messages(records: Records) -> None:
+    """Take the first message off every stream of a chat that was recorded by vLLM's client.
+
+    That client books the role-only message as the first token. Without it the first gap, which holds
+    the rest of the prompt's prefill, is no stall, and the prefill's window ends where it did. Where
+    the message was a token after all, one decode step is lost.
+    """
+    if not any(CHAT_NOTE in problem for problem in records.problems):
+        return
+    for request in records.requests:
+        if len(request.messages) > 1:
+            request.messages = request.messages[1:]
+    records.problems.append("so the first message of every stream was taken for the role-only one")
 
 
 def load_evidence(records: Records, options: SourceOptions) -> Evidence | None:
