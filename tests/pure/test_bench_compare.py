@@ -45,6 +45,11 @@ def test_one_pair_alone_decides_nothing():
     assert decide([1.0], []).change == "none"
 
 
+def test_a_machine_that_is_too_noisy_is_said_to_be():
+    words = decide([0.1, -0.2, 0.15], [2.0]).words("p99 ITL")
+    assert words == "p99 ITL: cannot be told: runs differ by up to 639 %"
+
+
 def test_the_same_thing_is_rarely_found_to_differ_from_itself_and_a_tenth_nearly_always():
     rng = random.Random(5)
     false = sum(

@@ -19,6 +19,7 @@ T_95 = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 NORMAL_95 = 1.960
+TOO_NOISY_PERCENT = 100.0  # a bound beyond this bounds nothing that matters
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -55,6 +56,8 @@ class Verdict(NamedTuple):
 
     def words(self, title: str) -> str:
         """In one line."""
+        if self.change == "none" and self.high_percent > TOO_NOISY_PERCENT:
+            return f"{title}: cannot be told: runs differ by up to {self.high_percent:,.0f} %"
         if self.change == "none":
             return f"{title}: no difference above {self.high_percent:.1f} %"
         if f"{self.low_percent:.0f}" == f"{self.high_percent:.0f}":
