@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from evenflow.cli import demo, doctor, generate, pull
+from evenflow.cli import bench, blame, compare, demo, doctor, generate, pull, report, sweep
 from evenflow.errors import EvenflowError
 from evenflow.version import __version__
 
@@ -53,6 +53,11 @@ app.command("generate")(generate.generate)
 app.command("demo")(demo.demo)
 app.command("pull")(pull.pull)
 app.command("doctor")(doctor.doctor)
+app.command("bench")(bench.bench)
+app.command("sweep")(sweep.sweep)
+app.command("compare")(compare.compare)
+app.command("blame")(blame.blame)
+app.command("report")(report.report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
