@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from evenflow.types import Policy
 
 MIB = 1024**2
+DEFAULT_MODEL = "smollm2"
 CPU_STEP_TOKENS = 128  # where a CPU's products stop gaining from more rows
 MAX_AUTO_KV_BYTES = 1024 * MIB
 AUTO_KV_SHARE = 0.25
@@ -227,7 +228,7 @@ def _resolve(
 def _model(take: Options) -> str:
     if "model" not in take.given:
         take.origins["model"] = Origin("default", "")
-        return "smollm2"
+        return DEFAULT_MODEL
     value = take.given["model"]
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise ConfigError(

@@ -150,8 +150,15 @@ class Engine:
         self._inbox.put(lambda: self._cancel(request_id))
 
     def observe(self, observer: Observer) -> None:
-        """Send the records of all later steps and requests to one more observer."""
-        self._inbox.put(lambda: self._journal.observers.append(observer))
+        """Send the records of all later steps and requests to one more observer.
+
+        Raises:
+            EngineClosedError: there will be no later ones.
+        """
+        with self._door:
+            if self._closed:
+                raise self._why_closed()
+            self._inbox.put(lambda: self._journal.observers.append(observer))
 
     def close(self) -> None:
         """End every open request with "abort", stop the thread and close the runner."""

@@ -7,14 +7,15 @@ threads or in event loops, share one engine; their requests run in the same step
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import psutil
 
-from evenflow.config import EngineConfig
+from evenflow.config import DEFAULT_MODEL, EngineConfig
 from evenflow.engine import Engine
 from evenflow.errors import InvalidRequestError
 from evenflow.model.load import load_model
@@ -56,7 +57,7 @@ class LLM:
     """A model, ready to generate.
 
     Args:
-        model: "smollm2", a .gguf file, or a Hugging Face folder.
+        model: "smollm2", a .gguf file, or a Hugging Face folder; None is smollm2.
         runner: "auto", "native" or "reference".
         progress: show progress on standard error; None means when it is a terminal.
         observers: get the record of every step and request, such as a `TraceWriter`.
@@ -69,7 +70,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path = "smollm2",
+        model: str | Path | None = None,
         *,
         runner: str = "auto",
         progress: bool | None = None,
@@ -77,11 +78,16 @@ class LLM:
         **options: object,
     ) -> None:
         self._progress = progress
-        with loading(str(model), progress):
-            self.model = load_model(model)
+        wanted = DEFAULT_MODEL if model is None else model
+        with loading(str(wanted), progress):
+            self.model = load_model(wanted)
             self.tokenizer = _load_tokenizer(self.model)
             self.config = EngineConfig.resolve(
-                {"model": str(model), "runner": runner, **options},
+                {
+                    "model": None if model is None else str(model),
+                    "runner": runner,
+                    **options,
+                },
                 context_length=self.model.spec.context_length,
                 kv_bytes_per_token=self.model.spec.kv_bytes_per_token(FLOAT32_BYTES),
                 free_memory_bytes=psutil.virtual_memory().available,
@@ -134,10 +140,10 @@ class LLM:
             template_options: further variables for the template.
 
         Raises:
-            ModelError: the model has no chat template, or a broken one.
-            InvalidRequestError: a message that the template does not take.
+            ModelError: the model's chat template is broken.
+            InvalidRequestError: the model has none, or it does not take a message.
         """
-        first = messages[0] if messages else {}
+        first = messages[0] if isinstance(messages, Sequence) and messages else {}
         many = [messages] if isinstance(first, Mapping) else messages
         conversations = cast("list[Sequence[Message]]", list(many))
         rendered = [self.render_chat(c, **template_options) for c in conversations]
@@ -158,7 +164,7 @@ class LLM:
         Raises:
             InvalidRequestError: the prompt or a value is not acceptable.
         """
-        return EventStream(self.engine, self._encode(prompt), params or SamplingParams())
+        return EventStream(self.engine, self._encode(prompt), _checked_params(params))
 
     def stream_chat(
         self,
@@ -168,7 +174,7 @@ class LLM:
     ) -> EventStream:
         """As `stream`, for the answer to one conversation; errors as for `chat`."""
         ids = self.tokenizer.encode_chat(self.render_chat(messages, **template_options))
-        return EventStream(self.engine, ids, params or SamplingParams())
+        return EventStream(self.engine, ids, _checked_params(params))
 
     def trace(self, observer: Observer) -> None:
         """Send the records of all later steps and requests to an observer, such as a file."""
@@ -192,19 +198,19 @@ class LLM:
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
-        return list(prompt)
+        return [_plain(token) for token in _iterated(prompt)]
 
     def _params_for(
         self, count: int, params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params or SamplingParams()] * count
+        if not isinstance(params, Sequence):
+            return [_checked_params(params)] * count
         if len(params) != count:
             raise InvalidRequestError(
                 f"{count:,} prompts came with {len(params):,} sets of sampling parameters",
                 hint="give one set for all prompts, or one for each",
             )
-        return list(params)
+        return [_checked_params(one) for one in params]
 
     def _run(
         self, prompts: list[str | None], ids: list[list[int]], params: list[SamplingParams]
@@ -258,9 +264,38 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as a list; token ids alone are one prompt."""
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and all(isinstance(p, int) for p in prompts):
-        return [cast("Sequence[int]", prompts)]
-    return list(cast("Sequence[Prompt]", prompts))
+    listed = list(_iterated(prompts))
+    if listed and all(isinstance(p, Integral) for p in listed):
+        return [cast("Sequence[int]", listed)]
+    return cast("list[Prompt]", listed)
+
+
+def _iterated(prompt: object) -> Iterable[Any]:
+    """What may be a prompt, or several; bytes and mappings only look like it."""
+    if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
+        raise InvalidRequestError(
+            f"a prompt is a {type(prompt).__name__}",
+            hint="a prompt is a string or a list of token ids",
+        )
+    return prompt
+
+
+def _plain(token: object) -> Any:
+    """NumPy's whole numbers become Python's; the engine refuses what is none."""
+    if isinstance(token, Integral) and not isinstance(token, bool):
+        return int(token)
+    return token
+
+
+def _checked_params(params: object) -> SamplingParams:
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(
+            f"the sampling parameters are a {type(params).__name__}",
+            hint="give SamplingParams(temperature=0, ...)",
+        )
+    return params
 
 
 def _load_tokenizer(model: Any) -> Tokenizer:

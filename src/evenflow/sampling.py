@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from evenflow.errors import InvalidRequestError
 
@@ -49,12 +51,17 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # the dataclass is frozen; this is its constructor
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        put(self, "stop", stop)
-        put(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        put(self, "stop", (self.stop,) if isinstance(self.stop, str) else _tuple(self, "stop"))
+        put(self, "stop_token_ids", _tuple(self, "stop_token_ids"))
         if self.top_k == -1:
             put(self, "top_k", 0)
         self._check_numbers()
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise InvalidRequestError(
+                    f"{name} is {value!r}", hint=f"{name} takes True or False"
+                )
         self._check_stops()
 
     def _check_numbers(self) -> None:
@@ -82,6 +89,15 @@ class SamplingParams:
                 )
         for token in self.stop_token_ids:
             _check_int("stop_token_ids", token, 0, 2**31 - 1)
+
+
+def _tuple(params: SamplingParams, name: str) -> tuple[Any, ...]:
+    value = getattr(params, name)
+    if value is None:
+        return ()
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidRequestError(f"{name} is {value!r}", hint=f"{name} takes a list")
+    return tuple(value)
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

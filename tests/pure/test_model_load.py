@@ -109,6 +109,7 @@ def test_rope_of_a_folder_in_both_spellings(tmp_path, changes, kind, theta):
     [
         ({"architectures": ["MambaForCausalLM"]}, "architecture 'MambaForCausalLM'"),
         ({"architectures": None}, "architecture None"),
+        ({"architectures": "Mamba"}, "architecture 'Mamba'"),
         ({"hidden_size": None}, "does not give hidden_size"),
         ({"num_hidden_layers": "two"}, "num_hidden_layers as 'two'"),
         ({"rms_norm_eps": -1.0}, "rms_norm_eps as -1.0"),

@@ -63,6 +63,7 @@ def demo(
         budget=max_num_batched_tokens,
     )
     folder = trace or Path("runs") / "demo"
+    _make(folder)
     _warn_if_busy()
     off, prompts = _run(model, runner, shape, folder, chunked=False)
     on, _ = _run(model, runner, shape, folder, chunked=True)
@@ -70,6 +71,16 @@ def demo(
     _report(shape, off, on, equality, folder, json=json)
     if not equality.holds:
         raise typer.Exit(1)
+
+
+def _make(folder: Path) -> None:
+    """Make the folder for the records first: an experiment must not fail when it is over."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise TraceError(
+            f"cannot make the folder {folder}: {e.strerror}", hint="choose another with --trace"
+        ) from e
 
 
 def _warn_if_busy() -> None:
@@ -97,12 +108,6 @@ def _run(
         prompts = stall.real_prompts(llm.tokenizer, shape)
         with demo_view.live(title, shape) as watch:
             run = stall.run_stall(llm.engine, prompts, shape, watch)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise TraceError(
-            f"cannot make the folder {folder}: {e.strerror}", hint="choose another with --trace"
-        ) from e
     path = folder / f"{title.replace(' ', '-')}.jsonl"
     with TraceWriter(path, header={"config": run.config, "shape": shape._asdict()}) as writer:
         for step in run.steps:

@@ -42,8 +42,9 @@ def generate(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     model: Annotated[
-        str, typer.Option(help="smollm2, a .gguf file, or a Hugging Face folder.")
-    ] = "smollm2",
+        str | None,
+        typer.Option(help="smollm2, the default, a .gguf file, or a Hugging Face folder."),
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Use the model's chat template.")] = False,
     stream: Annotated[
         bool | None,
@@ -92,7 +93,9 @@ def _read_prompt(prompt: str | None, file: Path | None, *, may_lack: bool) -> st
         ) from e
 
 
-def _run(model: str, engine: Group, sampling: Group, text: str | None, wanted: Wanted) -> None:
+def _run(
+    model: str | None, engine: Group, sampling: Group, text: str | None, wanted: Wanted
+) -> None:
     from evenflow import LLM, SamplingParams  # noqa: PLC0415 - keeps --version and --help quick
     from evenflow.trace import TraceWriter  # noqa: PLC0415 - as above
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -67,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None takes them from the process.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    _open_missing_streams()
     try:
         command = typer.main.get_command(app)
         with command.make_context("evenflow", given) as context:
@@ -74,8 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         # the reader of our output has gone: that is its right, and no error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _mute()
         return 0
+    except OSError as e:  # a full disk under stdout, or a file that was there a moment ago
+        _mute()
+        where = f"{e.filename}: " if e.filename is not None else ""
+        return _fail(f"{where}{e.strerror or e}", "EVENFLOW_DEBUG=1 shows where it happened", 1)
     except typer.Exit as e:
         return e.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -86,6 +93,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as e:
         return _fail_usage(e)
     return 0
+
+
+def _open_missing_streams() -> None:
+    """Python has None for a standard stream that was closed before the start, as by `>&-`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - until the exit
+            setattr(sys, name, stream)
+
+
+def _mute() -> None:
+    """Send stdout nowhere, or the interpreter would fail on it once more at its exit."""
+    with suppress(OSError, ValueError):  # stdout may be something without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, hint: str, exit_code: int) -> int:

