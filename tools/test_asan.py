@@ -48,22 +48,27 @@ def build() -> None:
     subprocess.run(["cmake", "--build", BUILD, "-j", jobs], check=True, stdout=subprocess.DEVNULL)
 
 
+def _library(name: str) -> str:
+    compiler = os.environ.get("CXX", "c++")
+    command = [compiler, f"-print-file-name={name}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def main() -> int:
     """Build, then run the tests."""
     build()
-    compiler = os.environ.get("CXX", "c++")
-    found = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
-    )
     environment = os.environ | {
-        "LD_PRELOAD": found.stdout.strip(),
+        # the C++ library beside the sanitizer's: Python does not load it, and without it the
+        # sanitizer finds no `throw` to watch
+        "LD_PRELOAD": f"{_library('libasan.so')} {_library('libstdc++.so')}",
         # Python itself never frees everything at exit
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONPATH": str(PACKAGE),
     }
     arguments = sys.argv[1:] or ["-q", *TESTS]
-    command = [sys.executable, "-c", RUN_TESTS, *arguments]
+    # a report of the sanitizers must not end in a capture that dies with the process
+    command = [sys.executable, "-c", RUN_TESTS, "--capture=sys", *arguments]
     return subprocess.run(command, check=False, env=environment, cwd=ROOT).returncode
 
 
