@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from evenflow.config import EngineConfig
     from evenflow.runner.interface import Runner, StepHandle
-    from evenflow.schedule.scheduler import Scheduler
+    from evenflow.schedule.scheduler import Scheduler, SchedulerStats
     from evenflow.text.tokenizer import Tokenizer
     from evenflow.types import FinishReason, StepPlan
 
@@ -152,6 +152,10 @@ class Engine:
     def observe(self, observer: Observer) -> None:
         """Send the records of all later steps and requests to one more observer."""
         self._inbox.put(lambda: self._journal.observers.append(observer))
+
+    def stats(self) -> SchedulerStats:
+        """Counts of this moment, from any thread; one step may change several of them between."""
+        return self._scheduler.stats()
 
     def close(self) -> None:
         """End every open request with "abort", stop the thread and close the runner."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from evenflow.cli import demo, generate, pull
+from evenflow.cli import demo, generate, pull, serve
 from evenflow.errors import EvenflowError
 from evenflow.version import __version__
 
@@ -50,6 +50,7 @@ def _root(
 
 
 app.command("generate")(generate.generate)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("pull")(pull.pull)
 
