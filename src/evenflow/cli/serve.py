@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,63 +24,24 @@ KEY_VARIABLE = "EVENFLOW_API_KEY"
 def serve(
     *,
     engine: Group,
+    server: Group,
     model: Annotated[
         str,
         typer.Argument(metavar="[MODEL]", help="smollm2, a .gguf file, or a Hugging Face folder."),
     ] = "smollm2",
-    host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 8000.")] = None,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(help=f"A key that clients must show; may be repeated. Also {KEY_VARIABLE}."),
-    ] = None,
-    served_model_name: Annotated[
-        list[str] | None, typer.Option(help="The model's name for clients; may be repeated.")
-    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Where the seeds of requests without one come from.")
     ] = None,
-    max_num_queued_reqs: Annotated[
-        int | None, typer.Option(help="Requests that may wait; one more gets a 429.")
-    ] = None,
-    max_body_bytes: Annotated[int | None, typer.Option(help="The largest request body.")] = None,
-    request_timeout: Annotated[
-        float | None, typer.Option(help="Seconds a request may take; 0 is no limit.")
-    ] = None,
-    drain_timeout: Annotated[
-        float | None, typer.Option(help="Seconds that running requests get after SIGTERM.")
-    ] = None,
-    stream_interval: Annotated[
-        int | None, typer.Option(help="Tokens per message of a stream; 1.")
-    ] = None,
-    max_stream_buffer_bytes: Annotated[
-        int | None, typer.Option(help="Unread bytes after which a slow reader is cut off.")
-    ] = None,
-    metrics_prefix: Annotated[
-        str | None, typer.Option(help="Metrics' names begin with it; vllm keeps dashboards alive.")
-    ] = None,
-    public_metrics: Annotated[
-        bool | None, typer.Option("--public-metrics", help="/metrics needs no key.")
-    ] = None,
 ) -> None:
-    """Serve a model over HTTP, as OpenAI's API."""
+    """Serve a model over HTTP as OpenAI's API does; a key may also be in EVENFLOW_API_KEY."""
     from evenflow.server.settings import Settings  # noqa: PLC0415 - keeps --version quick
 
-    given: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "api_keys": tuple(api_key or _key_from_environment()),
-        "served_model_names": tuple(served_model_name or ()),
-        "max_num_queued_reqs": max_num_queued_reqs,
-        "max_body_bytes": max_body_bytes,
-        "request_timeout_s": request_timeout,
-        "drain_timeout_s": drain_timeout,
-        "stream_interval": stream_interval,
-        "max_stream_buffer_bytes": max_stream_buffer_bytes,
-        "metrics_prefix": metrics_prefix,
-        "public_metrics": public_metrics,
-    }
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    keys = server.pop("api_key", ()) or _key_from_environment()
+    names = server.pop("served_model_name", ())
+    for name in ("request_timeout", "drain_timeout"):
+        if name in server:
+            server[f"{name}_s"] = server.pop(name)
+    settings = Settings(api_keys=tuple(keys), served_model_names=tuple(names), **server)
     if seed is not None:
         engine["seed"] = seed
     _run(model, engine, settings)

@@ -111,7 +111,9 @@ class StreamAnswer(Response):
             while True:
                 body = call.collect()
                 if body:
+                    call.is_blocked = True  # seen by others only if the next line has to wait
                     await raw_send(_part(body))
+                    call.is_blocked = False
                 elif call.is_over:
                     break
                 else:

@@ -163,6 +163,7 @@ class StreamingCall(Call):
         self._running_usage = running_usage
         self._max_pending_bytes = max_pending_bytes
         self._cut = cut
+        self.is_blocked = False  # whether a send waits for the client to read
         self._pending: list[bytes] = []
         self._num_pending_bytes = 0
 
@@ -181,7 +182,7 @@ class StreamingCall(Call):
         message = self._messages[choice.index].write(text, finish, counts)
         self._pending.append(message)
         self._num_pending_bytes += len(message)
-        if self._num_pending_bytes > self._max_pending_bytes:
+        if self.is_blocked and self._num_pending_bytes > self._max_pending_bytes:
             log.warning(
                 "request %s: its reader leaves %d bytes unread, the limit is %d; cancelled",
                 self.head.id,

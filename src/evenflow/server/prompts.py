@@ -102,13 +102,13 @@ def _readable(index: int, message: Mapping[str, Any], template: str) -> dict[str
         if key in ALWAYS_READ or not value or re.search(rf"\b{re.escape(key)}\b", template):
             continue
         raise UnsupportedFieldError(
-            f"message {index} has {key!r}, which this model's chat template does not read",
+            f"messages.{index}.{key} is given, which this model's chat template does not read",
             hint="leave it out, or say it in the content",
             param=f"messages.{index}.{key}",
         )
     if "role" not in kept:
         raise FieldError(
-            f"message {index} has no role",
+            f"messages.{index}.role is missing",
             hint='a role is a name such as "system", "user" or "assistant"',
             param=f"messages.{index}.role",
         )

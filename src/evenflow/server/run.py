@@ -28,7 +28,7 @@ from evenflow.server.state import Model, ServerState
 from evenflow.server.steps import StepFeed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from starlette.types import ASGIApp
 
@@ -111,21 +111,32 @@ class Server:
             ConfigError: the address cannot be listened on.
             EvenflowError: the model could not be loaded.
         """
-        listener = _listen(self._settings.host, self._settings.port)
-        runner = asyncio.Runner(loop_factory=self._uvicorn.config.get_loop_factory())
+        listener = listen(self._settings.host, self._settings.port)
+        with asyncio.Runner(loop_factory=self._uvicorn.config.get_loop_factory()) as runner:
+            runner.run(self.serve(listener, signals=(signal.SIGINT, signal.SIGTERM)))
+        return 0
+
+    async def serve(
+        self, listener: socket.socket, *, signals: Sequence[signal.Signals] = ()
+    ) -> None:
+        """Serve on a bound socket until `stop`; gives the model back at the end.
+
+        Args:
+            listener: from `listen`.
+            signals: those that call `stop`; only the main thread can take any.
+        """
+        loop = asyncio.get_running_loop()
+        for number in signals:
+            loop.add_signal_handler(number, self.stop)
         try:
-            with runner:
-                runner.run(self._serve(listener))
+            await self._serve(listener)
         finally:
             self._reader.close()
             if self._model is not None:
-                self._model.close()
-        return 0
+                await asyncio.to_thread(self._model.close)
 
     async def _serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.stop)
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
         try:
             self._model = await asyncio.to_thread(self._load)
@@ -171,8 +182,12 @@ class Server:
         self._uvicorn.should_exit = True
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound before anything slow happens."""
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound before anything slow happens.
+
+    Raises:
+        ConfigError: the address is not ours, or taken.
+    """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
