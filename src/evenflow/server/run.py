@@ -12,13 +12,14 @@ import contextlib
 import logging
 import signal
 import socket
+import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import uvicorn
 
-from evenflow.errors import ConfigError, EvenflowError
+from evenflow.errors import ConfigError
 from evenflow.server.app import make_app
 from evenflow.server.bridge import Bridge
 from evenflow.server.exposition import Exposition
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from evenflow.server.settings import Settings
 
+T = TypeVar("T")
 log = logging.getLogger("evenflow.server")
 LAST_WORDS_S = 2  # for answers that are already written to leave
 KEEP_ALIVE_S = 75
@@ -98,6 +100,7 @@ class Server:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=LAST_WORDS_S,
@@ -138,18 +141,22 @@ class Server:
     async def _serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+        loading = _on_daemon_thread(self._load)
         try:
-            self._model = await asyncio.to_thread(self._load)
+            await asyncio.wait([serving, loading], return_when=asyncio.FIRST_COMPLETED)
+            if not loading.done():  # told to stop before it had begun
+                return
+            self._model = loading.result()
             self._metrics.stats = self._model.engine.stats
             self.state.attach(self._model, Bridge(self._model.engine, loop, self._metrics))
             self._scrape.name_model(self.state.served_names[0])
             if not self.state.is_draining:
                 self._announce(self._model, _url(listener))
-        except EvenflowError:
+        except BaseException:
             self._uvicorn.should_exit = True
-            await serving
             raise
-        await serving
+        finally:
+            await serving
 
     def stop(self) -> None:
         """Take a signal: drain at the first, stop at once at the second."""
@@ -180,6 +187,27 @@ class Server:
     def _end(self) -> None:
         self.state.end()
         self._uvicorn.should_exit = True
+
+
+def _on_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Its result, later; the end of the process does not wait for it, as a pool would."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_it: Callable[[Any], None], value: object) -> None:
+        if not future.done():
+            set_it(value)
+
+    def main() -> None:
+        try:
+            outcome = (future.set_result, work())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
+            outcome = (future.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=main, name="evenflow-load", daemon=True).start()
+    return future
 
 
 def listen(host: str, port: int) -> socket.socket:
