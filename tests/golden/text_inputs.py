@@ -28,7 +28,7 @@ TEXTS = [
     "<|im_start|> <|im_end|><|endoftext|>x<|endoftext|> y",
     "<|im_start <|im_start|>| im_end|> <repo_name>a/b<file_sep>c",
     "\ufffd \ufffd\ufffd \x00 \x7f \x1b[0m",
-    "𝕌𝕟𝕚𝕔𝕠𝕕𝕖 𐍈 𒀀 🀄",
+    "\U0001d54c\U0001d55f\U0001d55a\U0001d554 𐍈 𒀀 🀄",
     "supercalifragilisticexpialidocious antidisestablishmentarianism",
     "The quick brown fox jumps over the lazy dog. " * 8,
 ]
@@ -66,7 +66,7 @@ BLOCKS = """
 """
 
 _TURNS = [
-    {"role": "user", "content": 'Is 1 < 2 & "x" > \'y\'? Grüße, 日本'},
+    {"role": "user", "content": "Is 1 < 2 & \"x\" > 'y'? Grüße, 日本"},
     {"role": "assistant", "content": "  Yes.  "},
     {"role": "user", "content": "Why?\n"},
 ]
@@ -80,5 +80,10 @@ CHATS = [
     {"template": CHATML, "messages": _TURNS[:2], "add_generation_prompt": False},
     {"template": BLOCKS, "messages": _TURNS},
     {"template": BLOCKS, "messages": [*_TURNS, {"role": "skip", "content": "no"}]},
-    {"template": BLOCKS, "messages": _TURNS, "tools": [_TOOL], "variables": {"enable_thinking": True}},
+    {
+        "template": BLOCKS,
+        "messages": _TURNS,
+        "tools": [_TOOL],
+        "variables": {"enable_thinking": True},
+    },
 ]

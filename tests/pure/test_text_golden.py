@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from helpers.texts import golden, smollm2_metadata, smollm2_tokenizer
 
 from evenflow.text.chat import ChatTemplate
 from evenflow.text.tokenizer import Tokenizer
+from helpers.texts import golden, smollm2_metadata, smollm2_tokenizer
 
 
 def _cases(field):
@@ -62,7 +62,9 @@ def test_every_text_survives():
 def test_chats_are_rendered_as_transformers_does(case):
     special_tokens = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
     template = ChatTemplate(
-        case["template"], now=lambda: datetime(2025, 1, 2, tzinfo=UTC), special_tokens=special_tokens
+        case["template"],
+        now=lambda: datetime(2025, 1, 2, tzinfo=UTC),
+        special_tokens=special_tokens,
     )
     rendered = template.render(
         case["messages"],

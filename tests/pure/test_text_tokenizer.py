@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers.texts import BOS, EOS, TOOL, tiny_metadata, tiny_tokenizer
 
 from evenflow.errors import InvalidRequestError, ModelError
 from evenflow.text.tokenizer import Tokenizer
+from helpers.texts import BOS, EOS, TOOL, tiny_metadata, tiny_tokenizer
 
 
 def test_merges_are_applied_and_undone():
@@ -74,6 +77,26 @@ def test_edges_are_added_as_the_file_says(changes, edges):
     assert tokenizer.encode("hi", add_special_tokens=False) == [104, 105]
 
 
+def test_digits_are_cut_apart_where_the_model_says_so():
+    tokens = [*tiny_metadata()["tokenizer.ggml.tokens"][:-1], "12"]
+    changes = {"tokens": tokens, "merges": ["1 2"], "token_type": None}
+    assert tiny_tokenizer(pre="gpt-2", **changes).encode("12") == [265]
+    assert tiny_tokenizer(pre="smollm", **changes).encode("12") == [49, 50]
+
+
+def test_a_word_that_is_a_token_needs_no_merge_where_the_model_says_so():
+    changes = {"merges": [], "add_bos_token": False}
+    assert tiny_tokenizer(pre="llama-bpe", **changes).encode("the") == [257]
+    assert tiny_tokenizer(pre="gpt-2", **changes).encode("the") == [116, 104, 101]
+
+
+def test_an_added_token_is_matched_letter_by_letter_before_the_text_is_composed():
+    tokens = tiny_metadata()["tokenizer.ggml.tokens"]
+    tokenizer = tiny_tokenizer(pre="qwen2", tokens=[*tokens[:-1], "<e\u0301>"])
+    assert tokenizer.encode("<e\u0301>") == [TOOL]
+    assert tokenizer.encode("<\u00e9>") == [60, *"\u00e9".encode(), 62]
+
+
 def test_bos_of_a_rendered_chat_is_not_doubled():
     tokenizer = tiny_tokenizer(add_bos_token=True)
     assert tokenizer.encode_chat("<s>hi") == [BOS, 104, 105]
@@ -100,6 +123,7 @@ def test_ids_past_the_vocabulary_stand_for_nothing():
         ("ab\ud800c", r"character 2 of the 4 .* lone surrogate '\\ud800'"),
         (b"bytes", "the prompt is a bytes"),
         (None, "the prompt is a NoneType"),
+        (("a", "b"), "the prompt is a tuple"),
     ],
 )
 def test_a_text_that_is_none_is_refused(text, message):
@@ -144,3 +168,34 @@ def test_threads_share_a_tokenizer():
         read = pool.map(shared.encode, texts)
         spelled = pool.map(lambda text: shared.encode(text, parse_special=False), texts)
         assert list(zip(read, spelled, strict=True)) == alone
+
+
+@pytest.mark.parametrize("parse_special", [True, False])
+def test_other_threads_run_while_a_long_text_is_read(parse_special):
+    """A stream must not stand still for another request's prompt, so the GIL is let go."""
+    tokenizer = tiny_tokenizer()
+    text = "the thing in the ring " * 20_000
+    tokenizer.encode("", parse_special=parse_special)
+    done, turns = False, 0
+
+    def work():
+        nonlocal turns
+        while not done:
+            turns += 1
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=work)
+    try:
+        sys.setswitchinterval(1000)  # from here on a thread gives way only of its own accord
+        thread.start()
+        gained = []
+        for _ in range(5):
+            before = turns
+            tokenizer.encode(text, parse_special=parse_special)
+            gained.append(turns - before)
+    finally:
+        done = True
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert max(gained) > 0

@@ -101,27 +101,29 @@ class ChatTemplate:
             ModelError: the template tries what its sandbox forbids.
         """
         self._check_known(tools, variables)
+        checked = _checked(messages)
         names = self._special_tokens | {"documents": None} | variables
         try:
             return self._template.render(
                 names,
-                messages=_checked(messages),
+                messages=checked,
                 tools=list(tools) if tools else None,
                 add_generation_prompt=add_generation_prompt,
             )
         except _RefusedError as error:
             raise InvalidRequestError(
-                f"the model's chat template refuses these messages: {error.message}",
+                f"the model's chat template refuses these messages: {_line(error)}",
                 hint="change the roles or their order as the message says",
             ) from error
         except jinja2.exceptions.SecurityError as error:
             raise ModelError(
-                f"the model's chat template does what it may not: {error}",
+                f"the model's chat template does what it may not: {_line(error)}",
                 hint="do not trust this model file",
             ) from error
         except Exception as error:  # whatever an expression of the template raises
             raise InvalidRequestError(
-                f"the model's chat template fails on these messages: {type(error).__name__}: {error}",
+                "the model's chat template fails on these messages: "
+                f"{type(error).__name__}: {_line(error)}",
                 hint="give every message a role and a text; if that is so, the template is broken",
             ) from error
 
@@ -144,6 +146,10 @@ class ChatTemplate:
 
 class _RefusedError(jinja2.TemplateError):
     """A template called `raise_exception`."""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _refuse(message: object) -> None:

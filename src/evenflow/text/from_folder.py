@@ -97,15 +97,22 @@ def _json(path: Path) -> dict[str, Any]:
 def _add_missing(backend: tokenizers.Tokenizer, config: dict[str, Any], folder: Path) -> None:
     """Add the tokens that only tokenizer_config.json lists, at the ids it gives them."""
     listed = config.get("added_tokens_decoder") or {}
-    for key, fields in sorted(listed.items(), key=lambda item: int(item[0])):
-        content = fields["content"]
+    try:
+        tokens = [(int(key), fields, fields["content"]) for key, fields in listed.items()]
+        tokens.sort(key=lambda token: token[0])  # an added token takes the next free id
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"added_tokens_decoder in tokenizer_config.json of {folder} is broken: {error!r}",
+            hint="it maps token ids to objects with a content: fetch the file again",
+        ) from error
+    for token_id, fields, content in tokens:
         if backend.token_to_id(content) is None:
             flags = ("lstrip", "rstrip", "single_word", "normalized", "special")
             token = AddedToken(content, **{name: bool(fields.get(name)) for name in flags})
             backend.add_special_tokens([token]) if token.special else backend.add_tokens([token])
-        if backend.token_to_id(content) != int(key):
+        if backend.token_to_id(content) != token_id:
             raise ModelError(
-                f"{content!r} has id {key} in tokenizer_config.json of {folder}, but "
+                f"{content!r} has id {token_id} in tokenizer_config.json of {folder}, but "
                 f"{backend.token_to_id(content)} in its tokenizer.json",
                 hint="the two files belong to different models: fetch the folder again",
             )
@@ -204,5 +211,17 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
             ) from error
     value = config.get("chat_template") or _json(folder / "chat_template.json").get("chat_template")
     if isinstance(value, list):  # several by name, as older files have them
-        value = {entry["name"]: entry["template"] for entry in value}.get("default")
-    return value if isinstance(value, str) else None
+        value = next(
+            (
+                entry.get("template")
+                for entry in value
+                if isinstance(entry, dict) and entry.get("name") == "default"
+            ),
+            None,
+        )
+    if value is not None and not isinstance(value, str):
+        raise ModelError(
+            f"the chat template of {folder} is a {type(value).__name__}, not a text",
+            hint="fetch the model again",
+        )
+    return value

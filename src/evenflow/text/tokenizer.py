@@ -72,10 +72,17 @@ class Tokenizer:
             InvalidRequestError: the text is not a str or cannot be written as UTF-8.
         """
         backend = self._backend if parse_special else self._plain_backend
+        if not isinstance(text, str):
+            raise InvalidRequestError(
+                f"the prompt is a {type(text).__name__}", hint="a prompt is a str or token ids"
+            )
         try:
-            return backend.encode(text, add_special_tokens=add_special_tokens).ids
+            # A batch of one: the library's plain `encode` keeps the GIL, so that every stream of
+            # the process would stand still while a long prompt is read.
+            (encoding,) = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except TypeError as error:
-            raise _bad_text(text) from error
+            raise _lone_surrogate(text) from error
+        return encoding.ids
 
     def encode_chat(self, rendered: str) -> list[int]:
         """Token ids of a rendered chat template.
@@ -129,11 +136,7 @@ class Tokenizer:
         return plain
 
 
-def _bad_text(text: object) -> InvalidRequestError:
-    if not isinstance(text, str):
-        return InvalidRequestError(
-            f"the prompt is a {type(text).__name__}", hint="a prompt is a str or token ids"
-        )
+def _lone_surrogate(text: str) -> InvalidRequestError:
     bad = next(i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff")
     return InvalidRequestError(
         f"character {bad:,} of the {len(text):,} of the text is the lone surrogate {text[bad]!r}",
