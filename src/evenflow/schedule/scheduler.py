@@ -168,6 +168,8 @@ class Scheduler:
             self._plan_decodes(tokens - floor, serial, spans)
             if wanted:
                 chunks, blocked = self._prefill.plan(tokens - len(spans), serial)
+            elif self._waiting:
+                blocked = "seqs"  # no prompt is part-way, and every seat is taken
             if floor and self._decodes:
                 left = tokens - len(spans) - sum(s.length for s in chunks)
                 self._plan_decodes(left, serial, spans)

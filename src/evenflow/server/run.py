@@ -211,11 +211,12 @@ def _on_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound before anything slow happens.
+    """A socket that takes connections from now on, before anything slow happens.
 
     Raises:
         ConfigError: the address is not ours, or taken.
     """
+    listener = None
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -223,7 +224,10 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, proto)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
+        if listener is not None:
+            listener.close()
         raise ConfigError(
             f"cannot listen on {host} port {port}: {error.strerror or error}",
             hint="choose another --port, or stop what listens there",
