@@ -170,13 +170,17 @@ def compare(options: argparse.Namespace) -> None:
         return statistics.median(run[name] for run in runs)
 
     names = ("tokens_per_s", "itl_p50_ms", "itl_p99_ms", "itl_max_ms", "cpu_us_per_token")
-    print(f"{options.model}, {options.streams} streams of {options.tokens} tokens, median of {options.repeats}")
+    print(
+        f"{options.model}, {options.streams} streams of {options.tokens} tokens, median of {options.repeats}"
+    )
     print(f"{'':18}{'engine':>12}{'http':>12}")
     for name in names:
         print(f"{name:18}{median(engine, name):12.2f}{median(http, name):12.2f}")
     if options.model == "fake":
         ceiling = 1000 * options.streams / options.step_ms
-        print(f"the ceiling is {ceiling:,.0f} tokens/s; http reached {median(http, 'tokens_per_s') / ceiling:.1%}")
+        print(
+            f"the ceiling is {ceiling:,.0f} tokens/s; http reached {median(http, 'tokens_per_s') / ceiling:.1%}"
+        )
     result = {
         "model": options.model,
         "streams": options.streams,
@@ -192,7 +196,9 @@ def compare(options: argparse.Namespace) -> None:
 def main() -> None:
     """Play a role, or compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--role", choices=["compare", "engine", "server", "client"], default="compare")
+    parser.add_argument(
+        "--role", choices=["compare", "engine", "server", "client"], default="compare"
+    )
     parser.add_argument("--model", default="fake")
     parser.add_argument("--runner", default="auto")
     parser.add_argument("--step-ms", type=float, default=10)

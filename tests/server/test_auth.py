@@ -27,7 +27,17 @@ def status(answer: bytes) -> int:
 
 @pytest.mark.parametrize("path", CLOSED)
 @pytest.mark.parametrize(
-    "given", [None, "Bearer", "Bearer ", "Bearer first-ke", "Bearer first-key2", "Basic first-key", "first-key", "Bearer é"]
+    "given",
+    [
+        None,
+        "Bearer",
+        "Bearer ",
+        "Bearer first-ke",
+        "Bearer first-key2",
+        "Basic first-key",
+        "first-key",
+        "Bearer é",
+    ],
 )
 def test_a_missing_or_wrong_key_opens_nothing(locked, path, given):
     answer = get(locked.port, path, {} if given is None else {"authorization": given})

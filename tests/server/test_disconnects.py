@@ -20,9 +20,7 @@ def half_close(connection: socket.socket) -> None:
 
 
 def reset(connection: socket.socket) -> None:
-    connection.setsockopt(
-        socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00"
-    )
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
     connection.close()
 
 
@@ -52,8 +50,10 @@ def wait_open(served, count: int) -> None:
 def wait_cancelled(served) -> None:
     """Wait until the server has seen that the client is gone."""
     until(
-        lambda: not served.model.engine._inbox.empty()
-        or served.on_loop(lambda: served.bridge.num_open) == 0
+        lambda: (
+            not served.model.engine._inbox.empty()
+            or served.on_loop(lambda: served.bridge.num_open) == 0
+        )
     )
 
 

@@ -123,7 +123,8 @@ def test_a_chunked_body_is_counted_as_it_comes():
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
-            + (b"400\r\n" + b" " * 1024 + b"\r\n") * 2
+            + (b"400\r\n" + b" " * 1024 + b"\r\n")
+            * 2
         )
         status, _, answer = parts(read_all(connection))
     assert status == 413
@@ -142,9 +143,7 @@ def test_what_a_foreign_page_could_send_is_refused(served, media):
     "body", [b"", b"{", b"[]", b"1", b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}', b"{}" * 2]
 )
 def test_broken_bodies_get_a_400(served, body):
-    status, _, answer = parts(
-        read_all(post(served.port, "/v1/completions", body, headers=CLOSE))
-    )
+    status, _, answer = parts(read_all(post(served.port, "/v1/completions", body, headers=CLOSE)))
     assert status == 400
     assert answer["error"]["type"] == "invalid_request_error"
 
@@ -181,9 +180,7 @@ def test_idle_connections_and_a_queue_cost_no_step():
         runner.gate = threading.Semaphore(0)
         model = LetterModel(runner, max_num_seqs=4)
         with serving(model) as served:
-            idle = [
-                socket.create_connection(("127.0.0.1", served.port)) for _ in range(num_idle)
-            ]
+            idle = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(num_idle)]
             body = {"prompt": "a", "max_tokens": 50}
             busy = []
             for i in range(4 + num_queued):

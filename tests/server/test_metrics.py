@@ -81,7 +81,9 @@ def test_gauges_are_of_this_moment():
     assert counts["evenflow:num_requests_running"] == 2
     assert counts["evenflow:num_requests_waiting"] == 3
     assert counts["evenflow:num_requests_waiting_by_reason{reason=seqs}"] == 3
-    assert counts["evenflow:kv_cache_usage_perc"] == pytest.approx(counts["evenflow:kv_blocks{state=used}"] / 4096)
+    assert counts["evenflow:kv_cache_usage_perc"] == pytest.approx(
+        counts["evenflow:kv_blocks{state=used}"] / 4096
+    )
     assert after["evenflow:num_requests_running"] == after["evenflow:num_requests_waiting"] == 0
     assert after["evenflow:kv_cache_usage_perc"] == 0
 
@@ -130,10 +132,24 @@ def test_a_weight_counts_like_that_many_values():
 
 def record(serial, seconds, num_decodes, chunks) -> StepRecord:
     return StepRecord(
-        serial=serial, start_s=0, seconds=seconds, predicted_s=None, num_decodes=num_decodes,
-        chunks=chunks, num_tokens=num_decodes + len(chunks), budget=8, budget_reason="fixed",
-        blocked="", kv_blocks_used=0, kv_blocks_cached=0, kv_blocks_free=1, num_running=1,
-        num_waiting=0, preempted=[], recomputed_tokens=0, graph="",
+        serial=serial,
+        start_s=0,
+        seconds=seconds,
+        predicted_s=None,
+        num_decodes=num_decodes,
+        chunks=chunks,
+        num_tokens=num_decodes + len(chunks),
+        budget=8,
+        budget_reason="fixed",
+        blocked="",
+        kv_blocks_used=0,
+        kv_blocks_cached=0,
+        kv_blocks_free=1,
+        num_running=1,
+        num_waiting=0,
+        preempted=[],
+        recomputed_tokens=0,
+        graph="",
     )
 
 
@@ -164,7 +180,9 @@ def test_a_stall_is_what_prompts_add_to_the_gaps_of_streams():
 
 
 def test_steps_are_sent_as_they_are_committed(served):
-    connection = post(served.port, "/v1/completions", {"prompt": "abc", "max_tokens": 5}, headers=CLOSE)
+    connection = post(
+        served.port, "/v1/completions", {"prompt": "abc", "max_tokens": 5}, headers=CLOSE
+    )
     read_all(connection)
     import socket
 
@@ -184,6 +202,7 @@ def test_steps_are_sent_as_they_are_committed(served):
     assert steps[0]["worst_gap_s"] is None
     assert [s["num_gaps"] for s in steps[1:5]] == [1] * 4
     assert all(s["worst_gap_s"] > 0 for s in steps[1:5])
+    assert [s["num_output_tokens"] for s in steps[:5]] == [1] * 5
 
 
 def test_a_slow_watcher_is_told_what_it_lost():

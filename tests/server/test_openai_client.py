@@ -131,7 +131,10 @@ def test_many_at_once_from_an_event_loop(served):
         ({"temperature": -1}, "temperature"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"extra_body": {"stop": [1]}}, "stop.0"),
-        ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages.0.tool_calls"),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
+            "messages.0.tool_calls",
+        ),
         ({"messages": [{"content": "x"}]}, "messages.0.role"),
         ({"messages": []}, "messages"),
     ],

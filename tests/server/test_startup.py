@@ -45,7 +45,9 @@ def test_it_answers_while_the_model_is_being_loaded():
         assert b"retry-after" in answer
         assert get(served.port, "/metrics").startswith(b"HTTP/1.1 200 ")
         body = {"prompt": "a", "max_tokens": 1}
-        early = read_all(post(served.port, "/v1/completions", body, headers={"connection": "close"}))
+        early = read_all(
+            post(served.port, "/v1/completions", body, headers={"connection": "close"})
+        )
         assert early.startswith(b"HTTP/1.1 503 ")
         gate.set()
         until(lambda: get(served.port, "/health").startswith(b"HTTP/1.1 200 "))
@@ -95,5 +97,9 @@ def test_wrong_flags_exit_with_2(capsys, arguments, word):
 
 
 def test_settings_know_no_listening_twice():
-    with serving() as served, pytest.raises(ConfigError, match="cannot listen"), serving(port=served.port):
+    with (
+        serving() as served,
+        pytest.raises(ConfigError, match="cannot listen"),
+        serving(port=served.port),
+    ):
         pass

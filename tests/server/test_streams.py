@@ -90,7 +90,14 @@ def test_a_stream_interval_gathers_tokens_but_not_the_first():
     with serving(stream_interval=4) as served:
         *tokens, _ = stream(served.port, max_tokens=11)
         (plain,) = json.loads(
-            read_all(post(served.port, "/v1/completions", {"prompt": "abc", "max_tokens": 11}, headers=CLOSE)).partition(b"\r\n\r\n")[2]
+            read_all(
+                post(
+                    served.port,
+                    "/v1/completions",
+                    {"prompt": "abc", "max_tokens": 11},
+                    headers=CLOSE,
+                )
+            ).partition(b"\r\n\r\n")[2]
         )["choices"]
     texts = [t["choices"][0]["text"] for t in tokens]
     assert list(map(len, texts)) == [1, 4, 4, 2]
@@ -102,7 +109,9 @@ def test_all_tokens_of_a_step_reach_the_loop_in_one_wakeup():
     runner.gate = threading.Semaphore(0)
     with serving(LetterModel(runner)) as served:
         bodies = {"prompt": [1, 2], "stream": True, "max_tokens": 40}
-        connections = [post(served.port, "/v1/completions", bodies, headers=CLOSE) for _ in range(8)]
+        connections = [
+            post(served.port, "/v1/completions", bodies, headers=CLOSE) for _ in range(8)
+        ]
         until(lambda: served.on_loop(lambda: served.bridge.num_open) == 8)
         runner.gate.release(10_000)
         for connection in connections:
@@ -127,10 +136,17 @@ def test_a_crash_ends_every_request_and_health_fails():
     runner.gate = threading.Semaphore(0)
     with serving(LetterModel(runner)) as served:
         streams = [
-            post(served.port, "/v1/completions", {"prompt": "a", "stream": True, "max_tokens": 99}, headers=CLOSE)
+            post(
+                served.port,
+                "/v1/completions",
+                {"prompt": "a", "stream": True, "max_tokens": 99},
+                headers=CLOSE,
+            )
             for _ in range(3)
         ]
-        whole = post(served.port, "/v1/completions", {"prompt": "a", "max_tokens": 99}, headers=CLOSE)
+        whole = post(
+            served.port, "/v1/completions", {"prompt": "a", "max_tokens": 99}, headers=CLOSE
+        )
         until(lambda: served.on_loop(lambda: served.bridge.num_open) == 4)
         runner.gate.release(10_000)
         for connection in streams:

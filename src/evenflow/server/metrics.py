@@ -41,7 +41,9 @@ class Metrics:
         self._floor_s: float | None = None  # a step without a prompt takes about this long
         self._owed = False  # whether prompts ran since the last decode
         self._gaps: dict[float, int] = {}  # of the step being committed: seconds -> streams
+        self._num_tokens = 0
         self.last_gaps: dict[float, int] = {}  # of the last step that was committed
+        self.last_num_tokens = 0
         self.stats: Callable[[], SchedulerStats] | None = None
         self.num_refused = 0
         self.num_prompt_tokens = 0
@@ -110,6 +112,7 @@ class Metrics:
                 last_s.pop(request_id, None)
                 self._arrived_s.pop(request_id, None)
         self.num_output_tokens += num_tokens
+        self._num_tokens += num_tokens
         for before_s, count in since.items():
             gap_s = now_s - before_s
             self.itl.observe(gap_s, count)
@@ -136,6 +139,7 @@ class Metrics:
             self.predicted_real_s += record.seconds
         self._count_stall(record)
         self.last_gaps, self._gaps = self._gaps, {}
+        self.last_num_tokens, self._num_tokens = self._num_tokens, 0
 
     def _count_stall(self, record: StepRecord) -> None:
         """What prompts added to the gaps of this step, over a step without one."""

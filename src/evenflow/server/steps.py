@@ -36,6 +36,7 @@ class Entry(NamedTuple):
     record: StepRecord
     worst_gap_s: float | None
     num_gaps: int
+    num_output_tokens: int
 
 
 class StepFeed:
@@ -52,7 +53,8 @@ class StepFeed:
         """Keep a step."""
         gaps = self._metrics.last_gaps
         worst_s = max(gaps) if gaps else None
-        self._entries.append(Entry(self.num_seen, record, worst_s, sum(gaps.values())))
+        tokens = self._metrics.last_num_tokens
+        self._entries.append(Entry(self.num_seen, record, worst_s, sum(gaps.values()), tokens))
         self.num_seen += 1
 
     def request(self, record: RequestRecord) -> None:
@@ -123,10 +125,13 @@ class StepStream(Response):
 
 
 def message(entry: Entry) -> bytes:
-    """A step as JSON: its record, the worst gap that it ended, and how many gaps."""
-    record = orjson.dumps(entry.record)
-    gaps = orjson.dumps({"worst_gap_s": entry.worst_gap_s, "num_gaps": entry.num_gaps})
-    return record[:-1] + b"," + gaps[1:]
+    """A step as JSON: its record, the gaps that it ended, and the tokens that it brought."""
+    more = {
+        "worst_gap_s": entry.worst_gap_s,
+        "num_gaps": entry.num_gaps,
+        "num_output_tokens": entry.num_output_tokens,
+    }
+    return orjson.dumps(entry.record)[:-1] + b"," + orjson.dumps(more)[1:]
 
 
 async def _gone(receive: Receive) -> None:
