@@ -10,6 +10,7 @@ client; prints tokens per second, gaps and CPU per token of each, then one line 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import selectors
@@ -20,8 +21,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from evenflow import StreamEvent
+    from evenflow.server.run import LoadedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -29,7 +35,7 @@ PROMPT_TOKENS = 32
 SKIPPED_TOKENS = 8  # of each stream, while the streams join one after the other
 
 
-def make_model(options: argparse.Namespace):
+def make_model(options: argparse.Namespace) -> LoadedModel:
     """The model of a role."""
     if options.model == "fake":
         from helpers.servers import LetterModel, PacedRunner  # noqa: PLC0415 - only this role
@@ -50,7 +56,7 @@ def summary(times_s: list[list[float]], cpu_s: float, num_tokens: int) -> dict[s
     start = max(times[SKIPPED_TOKENS] for times in times_s)
     end = min(times[-1] for times in times_s)
     inside = [[t for t in times if start <= t <= end] for times in times_s]
-    gaps = sorted(b - a for times in inside for a, b in zip(times, times[1:], strict=False))
+    gaps = sorted(b - a for times in inside for a, b in itertools.pairwise(times))
     return {
         "tokens_per_s": sum(len(times) - 1 for times in inside) / (end - start),
         "itl_p50_ms": 1000 * gaps[len(gaps) // 2],
@@ -68,7 +74,7 @@ def run_engine(options: argparse.Namespace) -> None:
     times_s: dict[str, list[float]] = {}
     left = threading.Semaphore(0)
 
-    def sink(events) -> None:
+    def sink(events: list[StreamEvent]) -> None:
         now = time.perf_counter()
         for event in events:
             times_s[event.request_id].append(now)

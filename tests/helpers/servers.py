@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
 
 import uvloop
 
@@ -22,13 +24,18 @@ from evenflow.llm import scheduler_options
 from evenflow.schedule.scheduler import Scheduler
 from evenflow.server.run import Server, listen
 from evenflow.server.settings import Settings
+from evenflow.text.chat import ChatTemplate
 from helpers.engines import LetterTokenizer, SpellingRunner
 
 
 class SpeakingTokenizer(LetterTokenizer):
     """Letters both ways: a character's token is 1 + its code modulo 26."""
 
-    chat_template = "{{ messages }} role content name"
+    chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+        "{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
+    )
+    special_tokens: ClassVar[dict[str, str]] = {}
 
     def encode(self, text, *, add_special_tokens=True) -> list[int]:
         return ([1] if add_special_tokens else []) + [1 + ord(c) % 26 for c in text]
@@ -68,12 +75,13 @@ class LetterModel:
             free_memory_bytes=2**30,
         )
         self.tokenizer = SpeakingTokenizer()
+        self._template = ChatTemplate.from_tokenizer(self.tokenizer, now=datetime.now)
         self.runner = runner or SpellingRunner()
         self.scheduler = Scheduler(scheduler_options(self.config))
         self.engine = Engine(self.config, self.scheduler, self.runner, self.tokenizer)
 
     def render_chat(self, messages, **options) -> str:
-        return "\n".join(f"{m['role']}: {m['content']}" for m in messages)
+        return self._template.render(messages, **options)
 
     def close(self) -> None:
         self.engine.close()
@@ -128,7 +136,7 @@ def serving(model=None, *, load=None, wait=True, **settings):
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 found.loop = runner.get_loop()
                 runner.run(server.serve(listener))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again on the test's thread
             ends.append(error)
         finally:
             ready.set()
@@ -146,6 +154,11 @@ def serving(model=None, *, load=None, wait=True, **settings):
         thread.join()
     if ends:
         raise ends[0]
+
+
+def make_document() -> dict:
+    """The OpenAPI document, without a server."""
+    return Server(Settings(), LetterModel, lambda *_: None).document()
 
 
 def until(condition) -> None:

@@ -1,6 +1,6 @@
-"""Puts the endpoints together: a FastAPI application behind the gate.
+"""Puts the endpoints together: a FastAPI application, to be put behind the gate.
 
-In: the server's state. Out: an ASGI application. Every answer that is no success has OpenAI's error
+In: the server's state. Out: the application. Every answer that is no success has OpenAI's error
 shape, whoever found the fault.
 """
 
@@ -19,14 +19,12 @@ from evenflow.errors import EvenflowError, InvalidRequestError
 from evenflow.server import exposition, openapi
 from evenflow.server.completions import Completions
 from evenflow.server.faults import MethodError, NotFoundError, fault_of
-from evenflow.server.gate import Gate
 from evenflow.server.page import page_response
 from evenflow.server.text_tools import TextTools
 from evenflow.version import __version__
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import ASGIApp
 
     from evenflow.server.prompts import PromptReader
     from evenflow.server.state import ServerState
@@ -46,7 +44,7 @@ ELSEWHERE = {
 }
 
 
-def make_app(state: ServerState, reader: PromptReader, scrape: exposition.Exposition) -> ASGIApp:
+def make_api(state: ServerState, reader: PromptReader, scrape: exposition.Exposition) -> FastAPI:
     """The whole application.
 
     Args:
@@ -64,7 +62,7 @@ def make_app(state: ServerState, reader: PromptReader, scrape: exposition.Exposi
     _add_generation(app, state, reader)
     _add_views(app, state, scrape)
     _add_faults(app, state)
-    return Gate(app, state.settings, state.new_id)
+    return app
 
 
 def _add_generation(app: FastAPI, state: ServerState, reader: PromptReader) -> None:
@@ -158,7 +156,10 @@ def _add_faults(app: FastAPI, state: ServerState) -> None:
 
     async def missed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return await known(request, _missing(request, error.status_code))
+        answer = await known(request, _missing(request, error.status_code))
+        for name, value in (error.headers or {}).items():  # Allow, beside a 405
+            answer.headers[name] = value
+        return answer
 
     async def invalid(request: Request, error: Exception) -> Response:
         return await known(

@@ -101,7 +101,7 @@ def answers(what: str, media: str = "application/json") -> dict[int | str, dict[
     }
     content: dict[str, Any] = {media: {"schema": {}}}
     if what.endswith("stream of them") or "stream of chat" in what:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": {}}
     found[200] = {"description": what, "content": content}
     return found
 

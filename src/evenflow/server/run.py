@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import uvicorn
 
 from evenflow.errors import ConfigError
-from evenflow.server.app import make_app
+from evenflow.server.app import make_api
 from evenflow.server.bridge import Bridge
 from evenflow.server.exposition import Exposition
+from evenflow.server.gate import Gate
 from evenflow.server.metrics import Metrics
 from evenflow.server.prompts import PromptReader
 from evenflow.server.state import Model, ServerState
@@ -30,8 +31,6 @@ from evenflow.server.steps import StepFeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from starlette.types import ASGIApp
 
     from evenflow.server.settings import Settings
 
@@ -86,13 +85,13 @@ class Server:
         )
         self._reader = PromptReader()
         self._scrape = Exposition(self._metrics, settings.metrics_prefix)
-        self.app: ASGIApp = make_app(self.state, self._reader, self._scrape)
+        self._api = make_api(self.state, self._reader, self._scrape)
         self._model: LoadedModel | None = None
         self._num_signals = 0
         self._drainer: asyncio.Task[None] | None = None
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                self.app,
+                Gate(self._api, settings, self.state.new_id),
                 loop="uvloop",
                 http="httptools",
                 ws="none",
@@ -106,6 +105,10 @@ class Server:
                 timeout_graceful_shutdown=LAST_WORDS_S,
             )
         )
+
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        return self._api.openapi()
 
     def run(self) -> int:
         """Serve until stopped; 0 when that went well.
@@ -140,10 +143,13 @@ class Server:
 
     async def _serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+        serving: asyncio.Future[None] = asyncio.ensure_future(
+            self._uvicorn.serve(sockets=[listener])
+        )
         loading = _on_daemon_thread(self._load)
         try:
-            await asyncio.wait([serving, loading], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [serving, loading]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not loading.done():  # told to stop before it had begun
                 return
             self._model = loading.result()
@@ -199,6 +205,7 @@ def _on_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
             set_it(value)
 
     def main() -> None:
+        outcome: tuple[Callable[[Any], None], object]
         try:
             outcome = (future.set_result, work())
         except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
