@@ -112,5 +112,7 @@ def test_a_thousand_rude_requests_leave_nothing_behind():
         model.scheduler.check()
         assert get(served.port, "/health").startswith(b"HTTP/1.1 200 ")
         body = {"prompt": "a", "max_tokens": 3}
-        answer = read_all(post(served.port, "/v1/completions", body, headers={"connection": "close"}))
+        answer = read_all(
+            post(served.port, "/v1/completions", body, headers={"connection": "close"})
+        )
         assert b'"completion_tokens":3' in answer

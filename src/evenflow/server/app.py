@@ -87,13 +87,17 @@ def _add_generation(app: FastAPI, state: ServerState, reader: PromptReader) -> N
 
 
 def _add_views(app: FastAPI, state: ServerState, scrape: exposition.Exposition) -> None:
-    @app.get("/health", response_model=None, responses=openapi.answers("status"))
+    @app.get("/health", response_model=None, responses=openapi.answers("status", faults=(503,)))
     async def health() -> Response:
         """200 when requests are served: the model is there, the engine lives, no end is near."""
         model, _ = state.ready()
         return _json({"status": "ok", "model": model.config.model})
 
-    @app.get("/v1/models", response_model=None, responses=openapi.answers("list of models"))
+    @app.get(
+        "/v1/models",
+        response_model=None,
+        responses=openapi.answers("list of models", faults=(401, 503)),
+    )
     async def models() -> Response:
         """The model, under each of its names."""
         model, _ = state.loaded()
@@ -101,26 +105,34 @@ def _add_views(app: FastAPI, state: ServerState, scrape: exposition.Exposition) 
             {"object": "list", "data": [_card(state, model, n) for n in state.served_names]}
         )
 
-    @app.get("/v1/models/{name:path}", response_model=None, responses=openapi.answers("model"))
+    @app.get(
+        "/v1/models/{name:path}",
+        response_model=None,
+        responses=openapi.answers("model", faults=(401, 404, 503)),
+    )
     async def one_model(name: str) -> Response:
         """The model, by one of its names."""
         model, _ = state.loaded()
         return _json(_card(state, model, state.check_name(name)))
 
-    @app.get("/version", response_model=None, responses=openapi.answers("version"))
+    @app.get("/version", response_model=None, responses=openapi.answers("version", faults=(401,)))
     async def version() -> Response:
         """The program's version."""
         return _json({"version": __version__})
 
     @app.get(
-        "/metrics", response_model=None, responses=openapi.answers("Prometheus text", "text/plain")
+        "/metrics",
+        response_model=None,
+        responses=openapi.answers("Prometheus text", "text/plain", faults=(401,)),
     )
     async def metrics() -> Response:
         """Counts for Prometheus."""
         return Response(scrape.render(), media_type=exposition.CONTENT_TYPE)
 
     @app.get(
-        "/v1/steps", response_model=None, responses=openapi.answers("events", "text/event-stream")
+        "/v1/steps",
+        response_model=None,
+        responses=openapi.answers("an event per step", "text/event-stream", faults=(400, 401, 429)),
     )
     async def steps(history: int = 0) -> Response:
         """Every step of the engine from now on, and the last `history` ones, as they are committed."""

@@ -19,6 +19,8 @@ from evenflow.server.protocol import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fastapi import FastAPI
 
     from evenflow.server.fields import Body
@@ -93,11 +95,13 @@ def body_of(kind: type[Body]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def answers(what: str, media: str = "application/json") -> dict[int | str, dict[str, Any]]:
-    """The responses of an endpoint: one success and the faults they share."""
+def answers(
+    what: str, media: str = "application/json", *, faults: Collection[int] = tuple(FAULTS)
+) -> dict[int | str, dict[str, Any]]:
+    """The responses of an endpoint: one success, and those faults that it can have."""
     error = {"application/json": {"schema": {"$ref": REF + "Error"}}}
     found: dict[int | str, dict[str, Any]] = {
-        status: {"description": text, "content": error} for status, text in FAULTS.items()
+        status: {"description": FAULTS[status], "content": error} for status in faults
     }
     content: dict[str, Any] = {media: {"schema": {}}}
     if what.endswith("stream of them") or "stream of chat" in what:

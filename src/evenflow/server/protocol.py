@@ -21,6 +21,7 @@ _TOOLS = "this server calls no tools"
 _FORMAT = "this server does not constrain its output"
 _MEDIA = "this server reads and writes text"
 _CACHE = "the prefix cache is shared by all requests"
+_WHO = "Who asks; it changes nothing in the answer."
 _NOT_HERE = "it belongs to another service"
 
 LARGEST_ID = 2**31 - 1
@@ -43,28 +44,62 @@ class SamplingBody(Body):
 
     model: str | None = Field(default=None, description="A name from /v1/models.")
     stream: bool | None = Field(default=None, description="Send tokens as they come.")
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1, le=LARGEST_ID)
-    temperature: float | None = Field(default=None, ge=0, le=100, description="0 is greedy.")
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    seed: int | None = Field(default=None, ge=0, le=2**64 - 1)
-    stop: StopStrings = Field(default_factory=list)
+    stream_options: StreamOptions | None = Field(
+        default=None, description="What a stream tells besides its text; only with `stream`."
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=LARGEST_ID,
+        description="Tokens to generate at most; never beyond the model's context.",
+    )
+    temperature: float | None = Field(
+        default=None, ge=0, le=100, description="0 is greedy; 1 unless given."
+    )
+    top_p: float | None = Field(
+        default=None, gt=0, le=1, description="Keep the smallest set of tokens of this probability."
+    )
+    seed: int | None = Field(
+        default=None, ge=0, le=2**64 - 1, description="The same seed draws the same tokens."
+    )
+    stop: StopStrings = Field(
+        default_factory=list, description="Texts that end the answer and are not part of it."
+    )
     # vLLM's extensions
-    top_k: int | None = Field(default=None, ge=-1, le=LARGEST_ID, description="0 or -1: all.")
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    min_tokens: int | None = Field(default=None, ge=0, le=LARGEST_ID)
-    ignore_eos: bool | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
+    top_k: int | None = Field(
+        default=None,
+        ge=-1,
+        le=LARGEST_ID,
+        description="Keep the k likeliest tokens; 0 or -1 keeps all.",
+    )
+    min_p: float | None = Field(
+        default=None, ge=0, le=1, description="Drop tokens below this share of the likeliest one."
+    )
+    min_tokens: int | None = Field(
+        default=None, ge=0, le=LARGEST_ID, description="Tokens before the answer may end."
+    )
+    ignore_eos: bool | None = Field(
+        default=None, description="Go on after the model's end of sequence."
+    )
+    stop_token_ids: list[int] | None = Field(
+        default=None, description="Token ids that end the answer, besides the model's own."
+    )
+    include_stop_str_in_output: bool | None = Field(
+        default=None, description="Keep the stop text in the answer."
+    )
+    skip_special_tokens: bool | None = Field(
+        default=None, description="Leave special tokens out of the text; true unless given."
+    )
     add_special_tokens: bool | None = Field(
         default=None, description="Put the model's own tokens (such as BOS) before the prompt."
     )
-    priority: int | None = Field(default=None, ge=-(2**31), le=LARGEST_ID)
+    priority: int | None = Field(
+        default=None, ge=-(2**31), le=LARGEST_ID, description="Lower is earlier; 0 unless given."
+    )
     # who asks: it changes nothing in the answer
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    user: str | None = Field(default=None, description=_WHO)
+    safety_identifier: str | None = Field(default=None, description=_WHO)
+    prompt_cache_key: str | None = Field(default=None, description=_WHO)
     # neutral values that clients send
     n: Annotated[Any, Only((1,), hint=_ONE)] = None
     best_of: Annotated[Any, Only((1,), hint=_ONE)] = None
@@ -131,7 +166,7 @@ class SamplingBody(Body):
 class CompletionRequest(SamplingBody):
     """The body of /v1/completions."""
 
-    prompt: Prompts
+    prompt: Prompts = Field(description="One prompt or several.")
     echo: bool | None = Field(default=None, description="Begin the text with the prompt.")
     logprobs: Annotated[Any, Only(hint=_LOGPROBS)] = None
     suffix: Annotated[Any, Only(hint="this server continues a prompt and does not fill a gap")] = (
@@ -144,6 +179,7 @@ class ChatRequest(SamplingBody):
 
     messages: list[dict[str, Any]] = Field(
         min_length=1,
+        description="The conversation; content is a text or a list of text parts.",
         json_schema_extra={
             "items": {
                 "type": "object",
@@ -153,7 +189,9 @@ class ChatRequest(SamplingBody):
             }
         },
     )
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=LARGEST_ID)
+    max_completion_tokens: int | None = Field(
+        default=None, ge=1, le=LARGEST_ID, description="As max_tokens, by its newer name."
+    )
     add_generation_prompt: bool | None = Field(
         default=None, description="End the prompt with the opening of the assistant's turn."
     )
@@ -244,19 +282,23 @@ class TokenizeRequest(Body):
     """The body of /tokenize: a text, or a conversation."""
 
     model: str | None = None
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = Field(default=None, min_length=1)
+    prompt: str | None = Field(default=None, description="A text, or else messages.")
+    messages: list[dict[str, Any]] | None = Field(
+        default=None, min_length=1, description="A conversation."
+    )
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    return_token_strs: bool | None = None
+    return_token_strs: bool | None = Field(
+        default=None, description="Answer with the text of each token too."
+    )
 
 
 class DetokenizeRequest(Body):
     """The body of /detokenize."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[int] = Field(description="Token ids.")
 
 
 R = TypeVar("R", bound=Body)
