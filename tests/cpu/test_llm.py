@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+
 from evenflow import LLM, SamplingParams
 from evenflow.errors import ConfigError, InvalidRequestError, ModelError
 from evenflow.model.load import resolve_model

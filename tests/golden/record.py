@@ -30,7 +30,28 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 HERE = Path(__file__).parent
-PROMPT_LENGTHS = (1, 2, 3, 5, 8, 13, 15, 16, 17, 31, 33, 64, 100, 127, 129, 257, 500, 777, 1024, 2000)
+PROMPT_LENGTHS = (
+    1,
+    2,
+    3,
+    5,
+    8,
+    13,
+    15,
+    16,
+    17,
+    31,
+    33,
+    64,
+    100,
+    127,
+    129,
+    257,
+    500,
+    777,
+    1024,
+    2000,
+)
 GREEDY_LENGTHS = (1, 4, 9, 16, 25, 50, 77, 128, 200, 333)  # 20 prompts of each: no padding
 NUM_LOGITS, MAX_POSITIONS, NUM_TOKENS = 64, 48, 64
 
@@ -88,9 +109,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("gguf", type=Path, help="SmolLM2-135M-Instruct.Q4_1.gguf")
     parser.add_argument("--only", choices=("logits", "greedy", "tiny"), action="append")
+    parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     parts = args.only or ["logits", "greedy", "tiny"]
-    torch.set_num_threads(2)
+    torch.set_num_threads(args.threads)
     torch.set_grad_enabled(False)
     if {"logits", "greedy"} & set(parts):
         folder, name = args.gguf.parent, args.gguf.name

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evenflow.sampling import SamplingParams
 from evenflow.schedule.request import Request
 from evenflow.types import Span, StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 def request_with_blocks(

@@ -11,6 +11,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from evenflow.errors import InvalidRequestError
 from evenflow.runner.batch import build_batch
 from evenflow.runner.reference import ReferenceRunner
@@ -20,8 +23,6 @@ from evenflow.schedule.request import Request
 from evenflow.schedule.scheduler import Scheduler
 from helpers.scheduling import make_options
 from helpers.tiny_model import tiny_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NOISE = 5e-4
 VOCABULARY = 64

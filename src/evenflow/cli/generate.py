@@ -106,7 +106,7 @@ def _run(model: str, engine: Group, sampling: Group, text: str | None, wanted: W
             values = {name: getattr(llm.config, name) for name in llm.config.origins}
             writer = stack.enter_context(TraceWriter(wanted.trace, header={"config": values}))
             stack.callback(llm.close)  # before the file is: the engine writes to the last moment
-            llm.engine.observe(writer)
+            llm.trace(writer)
         if wanted.show_config:
             _show_config(llm.config, json=wanted.json, alone=text is None)
         if text is not None:
@@ -119,7 +119,14 @@ def _show_config(config: EngineConfig, *, json: bool, alone: bool) -> None:
     out = sys.stdout if alone else sys.stderr
     if json and alone:
         _print_json(
-            {r.name: {"value": r.value, "origin": r.origin, "reason": r.reason} for r in rows}
+            {
+                row.name: {
+                    "value": getattr(config, row.name),
+                    "origin": row.origin,
+                    "reason": row.reason,
+                }
+                for row in rows
+            }
         )
         return
     for line in config_lines(config):
@@ -128,15 +135,13 @@ def _show_config(config: EngineConfig, *, json: bool, alone: bool) -> None:
 
 def _answer(llm: LLM, text: str, params: SamplingParams, wanted: Wanted) -> None:
     started = time.perf_counter()
-    prompt: str | list[int] = text
-    if wanted.chat:
-        rendered = llm.render_chat([{"role": "user", "content": text}])
-        prompt = llm.tokenizer.encode_chat(rendered)
+    question = [{"role": "user", "content": text}]
     if wanted.stream:
-        with llm.stream(prompt, params) as events:
+        chosen = llm.stream_chat(question, params) if wanted.chat else llm.stream(text, params)
+        with chosen as events:
             _stream(events, started, json=wanted.json)
         return
-    (done,) = llm.generate(prompt, params)
+    (done,) = llm.chat(question, params) if wanted.chat else llm.generate(text, params)
     if done.error is not None:
         raise done.error
     if wanted.json:

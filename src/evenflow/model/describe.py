@@ -117,7 +117,9 @@ def _gguf_rope(keys: _Fields, freq_divisors: tuple[float, ...]) -> RopeSpec:
     return RopeSpec(theta=theta)
 
 
-def spec_from_config(config: Mapping[str, Any], family: Family, *, source: str) -> ModelSpec:
+def spec_from_config(
+    config: Mapping[str, Any], family: Family, *, name: str, source: str
+) -> ModelSpec:
     """The spec of a Hugging Face folder's config.json.
 
     Raises:
@@ -130,7 +132,7 @@ def spec_from_config(config: Mapping[str, Any], family: Family, *, source: str) 
     return _checked(
         ModelSpec(
             family=family.name,
-            name=str(config.get("_name_or_path") or source),
+            name=name,
             num_layers=keys.integer("num_hidden_layers"),
             hidden_size=hidden,
             num_heads=heads,

@@ -52,7 +52,7 @@ class Model:
     @property
     def is_gguf(self) -> bool:
         """Whether `metadata` holds GGUF keys, tokenizer included; else `path` is a folder."""
-        return self.path.suffix == ".gguf"
+        return "general.architecture" in self.metadata
 
     @property
     def weight_bytes(self) -> int:
@@ -118,7 +118,7 @@ def _load_gguf(path: Path) -> Model:
         "k": _interleaved_order(spec.num_kv_heads, spec.head_dim),
     }
     orders = {part: order[part] for part in family.gguf_interleaved}
-    tensors = _name_tensors(spec, family.gguf_names, file.tensors, orders, family, path)
+    tensors = _name_tensors(spec, family.gguf_names, file.tensors, orders, family=family, path=path)
     return Model(spec, tensors, file.metadata, path)
 
 
@@ -132,8 +132,9 @@ def _load_folder(folder: Path) -> Model:
     source = str(folder / "config.json")
     architectures = config.get("architectures") or [None]
     family = family_of_hf(architectures[0], source)
-    spec = spec_from_config(config, family, source=source)
-    tensors = _name_tensors(spec, family.hf_names, read_safetensors(folder), {}, family, folder)
+    spec = spec_from_config(config, family, name=folder.resolve().name, source=source)
+    stored = read_safetensors(folder)
+    tensors = _name_tensors(spec, family.hf_names, stored, {}, family=family, path=folder)
     metadata = {"config.json": config}
     for name in ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).is_file():
@@ -157,6 +158,7 @@ def _name_tensors(
     names: Mapping[str, str],
     stored: Mapping[str, StoredTensor],
     orders: Mapping[str, NDArray[np.int64]],
+    *,
     family: Family,
     path: Path,
 ) -> dict[str, WeightTensor]:

@@ -103,6 +103,8 @@ def _dequantize(rows: NDArray[np.uint8], kind: WeightType) -> NDArray[np.float32
     # a few thousand rows at a time keep the library's temporaries in the cache
     out = np.empty((len(rows), rows.shape[1] // kind.block_bytes * kind.block_values), np.float32)
     quantization = gguf.GGMLQuantizationType(kind.gguf_id)
-    for first in range(0, len(rows), 4096):
-        out[first : first + 4096] = gguf.dequantize(rows[first : first + 4096], quantization)
+    # a damaged scale becomes NaN without a word here: a runner reports it with the request's name
+    with np.errstate(invalid="ignore", over="ignore"):
+        for first in range(0, len(rows), 4096):
+            out[first : first + 4096] = gguf.dequantize(rows[first : first + 4096], quantization)
     return out

@@ -10,6 +10,7 @@ shows. Slots and positions that a query may not see never enter its sums.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -130,7 +131,8 @@ class ReferenceRunner:
             hidden += self._attention(index, layer, hidden, batch)
             hidden += self._mlp(layer, hidden)
         rows = hidden[batch.logit_rows]
-        return self._rms_norm(rows, self._final_norm) @ self._head.T
+        logits: F32 = self._rms_norm(rows, self._final_norm) @ self._head.T
+        return logits
 
     def _attention(self, index: int, layer: _Layer, hidden: F32, batch: Batch) -> F32:
         spec, num_tokens = self.spec, len(hidden)
@@ -151,12 +153,11 @@ class ReferenceRunner:
         for span, context in enumerate(batch.context_lens.tolist()):
             table = batch.block_tables[blocks[span] : blocks[span + 1]]
             rows = slice(tokens[span], tokens[span + 1])
-            seen = (
+            seen = [
                 cache[index].take(table, axis=1).reshape(spec.num_kv_heads, -1, spec.head_dim)
                 for cache in (self._keys, self._values)
-            )
-            key, value = (array[:, :context] for array in seen)
-            self._attend(queries[rows], key, value, mixed[rows])
+            ]
+            self._attend(queries[rows], seen[0][:, :context], seen[1][:, :context], mixed[rows])
         return self._product("o", mixed.reshape(num_tokens, -1), layer.o)
 
     def _attend(self, queries: F32, keys: F32, values: F32, out: F32) -> None:
@@ -177,11 +178,13 @@ class ReferenceRunner:
         packed = packed * np.float32(dim**-0.5)
         # 0 x NaN is NaN: values that are not finite must not even meet a weight of zero
         step = QUERY_BLOCK if np.isfinite(values[:, start:]).all() else 1
+        room = self._array("scores", num_kv * min(step, length) * group * context)
         for first in range(0, length, step):
             last = min(first + step, length)
             visible = start + last
             rows = packed[:, first:last].reshape(num_kv, -1, dim)
-            scores = self._array("scores", num_kv, rows.shape[1], visible)
+            shape = (num_kv, rows.shape[1], visible)
+            scores = room[: math.prod(shape)].reshape(shape)
             np.matmul(rows, keys[:, :visible].swapaxes(1, 2), out=scores)
             if last - first > 1:  # the corner where a query is older than the key
                 corner = scores.reshape(num_kv, last - first, group, visible)[..., start + first :]
@@ -209,7 +212,8 @@ class ReferenceRunner:
     def _rms_norm(self, rows: F32, weight: F32) -> F32:
         mean = np.einsum("th,th->t", rows, rows)[:, None] / np.float32(rows.shape[1])
         scale = 1 / np.sqrt(mean + np.float32(self.spec.rms_norm_eps))
-        out = np.multiply(rows, scale, out=self._array("norm", *rows.shape))
+        out = self._array("norm", *rows.shape)
+        np.multiply(rows, scale, out=out)
         out *= weight
         return out
 
@@ -227,11 +231,12 @@ class ReferenceRunner:
     def _product(self, name: str, rows: F32, weight: F32) -> F32:
         """`rows` times a weight [outputs, inputs], in a scratch array of that name."""
         out = self._array(name, len(rows), len(weight))
-        return np.matmul(rows, weight.T, out=out)
+        np.matmul(rows, weight.T, out=out)
+        return out
 
     def _array(self, name: str, *shape: int) -> F32:
         """A scratch array that later steps reuse; its content is whatever was there."""
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         held = self._scratch.get(name)
         if held is None or held.size < size:
             held = self._scratch[name] = np.empty(size, np.float32)

@@ -18,11 +18,13 @@ The rule, for one row `l` of V float32 logits. Comparisons are of the stated typ
    so the first always stays, and the one that reaches top_p is the last.
 8. *Draw.* `u` is the 53-bit uniform below. `threshold = u * total`, where `total` is the float64
    sum over what is kept now. In **vocabulary order**, the token is the first kept id whose running
-   float64 sum of weights, itself included, is `> threshold`; if rounding leaves none, the last
-   kept id with a weight above 0.
+   float64 sum of weights, itself included, is `> threshold`. There always is one, as u is at most
+   1 - 2**-53 and so `u * total` rounds below `total`.
 
-Float64 sums of float32 weights (each step rounds once, in the stated order) leave the order of
-summation almost no way to change a draw; an implementation may sum `total` in any order.
+Here the sums run in vocabulary order (those of 7 over the head in its own order). Float64 sums of
+float32 weights leave the order almost no way to change a draw, so another implementation may sum
+`total` in any order; if none is then above the threshold, it takes the last kept id with a weight
+above 0.
 
 The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers, as easy as
 1, 2, 3; SC 2011). Key words: seed's low and high 32 bits. Counter words: position's low and high
@@ -66,9 +68,7 @@ def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tupl
 
 def uniform(seed: int, position: int) -> float:
     """The uniform in [0, 1) that belongs to (seed, position): 53 bits."""
-    x0, x1, _, _ = philox4x32(
-        (position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32)
-    )
+    x0, x1, _, _ = philox4x32((position & _MASK, position >> 32, 0, 0), (seed & _MASK, seed >> 32))
     return float((x0 >> 5) * 2**26 + (x1 >> 6)) / 2.0**53
 
 
@@ -94,10 +94,11 @@ def sample(logits: F32, sampling: SamplingBatch) -> I32:
         BadLogitsError: a row whose largest logit is not a number or infinite, or whose every
             token is banned.
     """
-    tokens = np.argmax(logits, axis=1).astype(np.int32)
+    tokens: I32 = np.argmax(logits, axis=1).astype(np.int32)
     highest = logits.max(axis=1)  # NaN if any is: one pass finds them all
-    for row in np.flatnonzero(~np.isfinite(highest)):
-        raise BadLogitsError(int(row), f"the largest logit is {highest[row]}")
+    bad = np.flatnonzero(~np.isfinite(highest))
+    if bad.size:
+        raise BadLogitsError(int(bad[0]), f"the largest logit is {highest[bad[0]]}")
     offsets = sampling.banned_offsets
     for row in np.flatnonzero((sampling.temperatures > 0) | (np.diff(offsets) > 0)):
         scores = logits[row]
@@ -125,9 +126,7 @@ def _draw(logits: F32, sampling: SamplingBatch, row: int) -> int:
         kept = np.sort(_nucleus(kept, logits, weights, top_p))
     running = np.cumsum(weights[kept], dtype=np.float64)
     threshold = uniform(int(sampling.seeds[row]), int(sampling.positions[row])) * running[-1]
-    # the last id with a weight is where the running sum first reaches its end
-    last = int(np.searchsorted(running, running[-1], side="left"))
-    return int(kept[min(int(np.searchsorted(running, threshold, side="right")), last)])
+    return int(kept[np.searchsorted(running, threshold, side="right")])
 
 
 def _largest(kept: I64, logits: F32, count: int) -> I64:

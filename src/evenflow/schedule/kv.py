@@ -67,8 +67,8 @@ class KvLedger:
         return KvUsage(pool.num_held, pool.num_cached, pool.num_free)
 
     def has_room(self) -> bool:
-        """Whether a block is left that nobody has claimed."""
-        return self._pool.num_available > self._soft + self._hard
+        """Whether all claims are covered, so that at least a full hit could be admitted."""
+        return self._pool.num_available >= self._soft + self._hard
 
     def num_takeable(self) -> int:
         """Blocks that a decode without a hard claim may take now."""

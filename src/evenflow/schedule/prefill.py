@@ -81,7 +81,8 @@ class PrefillPlanner(ABC):
         for count, request in enumerate(self._waiting):
             if count == SCAN_LIMIT:
                 return None
-            refusal = self._screen(request.num_prefill_tokens - self._kv.match(request))
+            left = request.num_prefill_tokens - self._kv.match(request)
+            refusal = self._screen(max(left, 1))  # a full hit still computes one token
             if not refusal:
                 reserve_all = request.num_preemptions >= self._options.max_preemptions
                 refusal = self._kv.admit(request, reserve_all=reserve_all, now=now)
@@ -163,7 +164,7 @@ class ChunkedPrefill(PrefillPlanner):
             for request, start in starts.items()
             if request.num_planned_tokens > start
         ]
-        if self._waiting or stuck:
+        if self._waiting or stuck or any(r.last_step != serial for r in self._lanes):
             self._note("budget" if used == room else "lanes")
             return chunks, self._blocked
         return chunks, ""
@@ -197,14 +198,14 @@ class ChunkedPrefill(PrefillPlanner):
         threshold = self._options.long_prefill_token_threshold
         if threshold and (len(self._running) > 1 or self._waiting):
             end = min(end, start + threshold)
-            if end - start == threshold:
-                stuck.add(request)
-                self._note("threshold")
         reached = self._kv.grow(request, end)
         if reached < end:
             stuck.add(request)
             self._note("kv")
             reached = max(reached, planned)
+        elif threshold and end == start + threshold < request.num_prefill_tokens:
+            stuck.add(request)
+            self._note("threshold")
         request.num_planned_tokens = reached
         return reached - planned
 

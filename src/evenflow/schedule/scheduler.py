@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.errors import InvalidRequestError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # Half the cost of calling the NamedTuple, in the two loops that make one per decode and step.
 _new = tuple.__new__
+_last_step = attrgetter("last_step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}  # everybody who holds or may come to hold blocks
         self._waiting = OrderedRequests()
         self._running: dict[str, Request] = {}  # admitted, in order of admission
-        self._decodes: list[Request] = []  # by oldest gap
+        self._decodes: list[Request] = []  # by oldest gap when they do not all fit
         kind = ChunkedPrefill if options.policy == "chunked" else WholePrefill
         self._prefill = kind(options, self.kv, self._waiting, self._running)
         self._in_flight: deque[StepPlan] = deque()
@@ -163,13 +165,12 @@ class Scheduler:
         chunks: list[Span] = []
         blocked = ""
         if policy == "chunked":
-            wanted = self._prefill.is_wanted()
-            floor = self.options.min_prefill_tokens if wanted else 0
+            # a small allowance still leaves a decode its turn
+            floor = min(self.options.min_prefill_tokens, tokens - 1)
+            floor = floor if self._prefill.is_wanted() else 0
             self._plan_decodes(tokens - floor, serial, spans)
-            if wanted:
-                chunks, blocked = self._prefill.plan(tokens - len(spans), serial)
-            elif self._waiting:
-                blocked = "seqs"  # no prompt is part-way, and every seat is taken
+            # even with no room: whoever lost its blocks just now waits, and the plan says why
+            chunks, blocked = self._prefill.plan(tokens - len(spans), serial)
             if floor and self._decodes:
                 left = tokens - len(spans) - sum(s.length for s in chunks)
                 self._plan_decodes(left, serial, spans)
@@ -177,7 +178,7 @@ class Scheduler:
             self._plan_decodes(tokens, serial, spans)
             if not self._decodes:
                 chunks, blocked = self._prefill.plan(tokens, serial)
-            elif self._prefill.is_wanted():
+            elif self._waiting:
                 blocked = "policy"
         else:
             chunks, blocked = self._prefill.plan(tokens, serial)
@@ -187,6 +188,8 @@ class Scheduler:
         spans += chunks
         if not spans:
             return None
+        if self._waiting and not blocked:
+            blocked = "kv"  # nobody waited until a decode took somebody's blocks
         preempted = tuple(self._preempted)
         self._preempted.clear()
         plan = StepPlan(serial, spans, num_decodes, tokens, reason, blocked, preempted)
@@ -203,9 +206,10 @@ class Scheduler:
         if self.kv.num_takeable() < len(decodes):
             self._secure_first(serial)
             decodes = self._decodes
-        served = 0
-        first_unserved = len(decodes)
-        for i, request in enumerate(decodes):
+        if room < len(decodes):
+            decodes.sort(key=_last_step)  # turns: the oldest gap first
+        last = len(spans) + room
+        for request in decodes:
             if request.num_in_flight or request.stage is not Stage.DECODE:
                 continue
             start = request.num_planned_tokens
@@ -215,15 +219,8 @@ class Scheduler:
             request.num_planned_tokens = start + 1
             request.num_in_flight = 1
             request.last_step = serial
-            served += 1
-            if served == room:
-                first_unserved = i + 1
+            if len(spans) == last:
                 break
-        if first_unserved < len(decodes):  # turns: whoever was served goes to the back
-            head = decodes[:first_unserved]
-            rest = [r for r in head if r.last_step != serial] + decodes[first_unserved:]
-            decodes = rest + [r for r in head if r.last_step == serial]
-            self._decodes = [r for r in decodes if r.stage is Stage.DECODE]
 
     def _secure_first(self, serial: int) -> None:
         """Blocks are short: the first in order among the running ones gets its slot before all."""
