@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from evenflow.server.metrics import Metrics
 from evenflow.trace import StepRecord
 from evenflow.types import StreamEvent
 from helpers.engines import SpellingRunner
-from helpers.servers import LetterModel, get, post, read_all, serving, until
+from helpers.servers import LetterModel, get, post, read_all, read_until, serving, until
 
 CLOSE = {"connection": "close"}
 
@@ -184,8 +185,6 @@ def test_steps_are_sent_as_they_are_committed(served):
         served.port, "/v1/completions", {"prompt": "abc", "max_tokens": 5}, headers=CLOSE
     )
     read_all(connection)
-    import socket
-
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as watcher:
         watcher.sendall(b"GET /v1/steps?history=5 HTTP/1.1\r\nhost: x\r\n\r\n")
         data = b""
@@ -203,6 +202,25 @@ def test_steps_are_sent_as_they_are_committed(served):
     assert [s["num_gaps"] for s in steps[1:5]] == [1] * 4
     assert all(s["worst_gap_s"] > 0 for s in steps[1:5])
     assert [s["num_output_tokens"] for s in steps[:5]] == [1] * 5
+
+
+def test_a_watcher_learns_what_a_cancellation_freed():
+    """No step follows it, so no record tells."""
+    runner = SpellingRunner()
+    runner.gate = threading.Semaphore(0)
+    with serving(LetterModel(runner)) as served:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as watcher:
+            watcher.sendall(b"GET /v1/steps HTTP/1.1\r\nhost: x\r\n\r\n")
+            connection = post(served.port, "/v1/completions", {"prompt": "abc", "max_tokens": 90})
+            until(lambda: served.on_loop(lambda: served.bridge.num_open) == 1)
+            runner.gate.release(3)
+            data = read_until(watcher, b'"num_running":1')
+            connection.close()
+            runner.gate.release(1)
+            while b"event: standing" not in data.rpartition(b'"serial"')[2]:
+                data += watcher.recv(65_536)
+        standing = json.loads(data.rpartition(b"data: ")[2].partition(b"\n")[0])
+    assert standing["num_running"] == standing["num_waiting"] == standing["kv_blocks_used"] == 0
 
 
 def test_a_slow_watcher_is_told_what_it_lost():

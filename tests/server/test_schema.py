@@ -22,7 +22,7 @@ def small():
 
 
 @schema.parametrize()
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_one_that_the_document_promises(case, small):
     # what a model's vocabulary, context and template take is in no schema
     case.call_and_validate(

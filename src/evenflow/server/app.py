@@ -135,7 +135,13 @@ def _add_views(app: FastAPI, state: ServerState, scrape: exposition.Exposition) 
         responses=openapi.answers("an event per step", "text/event-stream", faults=(400, 401, 429)),
     )
     async def steps(history: int = 0) -> Response:
-        """Every step of the engine from now on, and the last `history` ones, as they are committed."""
+        """Every step of the engine from now on, and the last `history` ones, as they are committed.
+
+        Each is a server-sent event with a step record as in docs/trace.md, and three fields more:
+        `worst_gap_s` (the longest gap between two tokens of a stream that the step ended, or null),
+        `num_gaps` and `num_output_tokens`. When no step has come for half a second, an event of
+        kind `standing` says how many requests run and wait and how the KV blocks stand.
+        """
         if history < 0:
             raise InvalidRequestError(f"history is {history}", hint="give a number of steps")
         return state.feed.watch(history)

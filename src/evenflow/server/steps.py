@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 NUM_KEPT = 4096
 PERIOD_S = 0.1
-KEEPALIVE_S = 15.0
+NUM_QUIET = 5  # looks without a step, after which a watcher is told how things stand
+NUM_KEEPALIVE = 150  # looks without a step between two signs of life
 MAX_WATCHERS = 64
 
 
@@ -70,6 +71,21 @@ class StepFeed:
         found.reverse()
         return found
 
+    def standing(self) -> bytes:
+        """What a cancellation may have changed since the last step, as an event of its own kind."""
+        stats = self._metrics.stats
+        if stats is None:
+            return b""
+        now = stats()
+        standing = {
+            "num_running": now.num_running,
+            "num_waiting": now.num_waiting,
+            "kv_blocks_used": now.kv.held,
+            "kv_blocks_cached": now.kv.cached,
+            "kv_blocks_free": now.kv.free,
+        }
+        return b"event: standing\ndata: " + orjson.dumps(standing) + b"\n\n"
+
     def watch(self, num_past: int) -> StepStream:
         """A response that sends the last `num_past` steps and then all new ones.
 
@@ -90,6 +106,7 @@ class StepStream(Response):
         super().__init__()
         self._feed = feed
         self._number = number
+        self._num_quiet = 0  # looks in a row that found no step
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Answer."""
@@ -98,16 +115,11 @@ class StepStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             await send({"type": "http.response.body", "body": b": steps\n\n", "more_body": True})
-            quiet_s = 0.0
             while not gone.done() and not self._feed.is_closed:
                 body = self._collect()
-                if not body and quiet_s >= KEEPALIVE_S:
-                    body = b": still here\n\n"
                 if body:
-                    quiet_s = 0.0
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                 await asyncio.wait([gone], timeout=PERIOD_S)
-                quiet_s += PERIOD_S
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._feed.num_watchers -= 1
@@ -116,7 +128,11 @@ class StepStream(Response):
     def _collect(self) -> bytes:
         entries = self._feed.since(self._number)
         if not entries:
-            return b""
+            self._num_quiet += 1
+            if self._num_quiet == NUM_QUIET:
+                return self._feed.standing()
+            return b": still here\n\n" if self._num_quiet % NUM_KEEPALIVE == 0 else b""
+        self._num_quiet = 0
         lost = entries[0].number - self._number
         self._number = entries[-1].number + 1
         lines = [b": %d steps were lost\n\n" % lost] if lost else []
