@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import socket
 import threading
 
@@ -172,6 +173,24 @@ def test_a_slow_reader_is_cut_off_and_nobody_else_feels_it(caplog):
     assert "the limit is 20000" in line
 
 
+def kept_alive(port: int) -> socket.socket:
+    """A connection on which a request has been answered."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection.sendall(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n")
+    read_until(connection, b'"version"')
+    return connection
+
+
+@pytest.fixture
+def many_files():
+    """Room for some 1,500 sockets in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
 def test_idle_connections_and_a_queue_cost_no_step():
     """200 requests wait for a seat and 500 connections do nothing: the plans are the same."""
 
@@ -180,7 +199,7 @@ def test_idle_connections_and_a_queue_cost_no_step():
         runner.gate = threading.Semaphore(0)
         model = LetterModel(runner, max_num_seqs=4)
         with serving(model) as served:
-            idle = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(num_idle)]
+            idle = [kept_alive(served.port) for _ in range(num_idle)]
             body = {"prompt": "a", "max_tokens": 50}
             busy = []
             for i in range(4 + num_queued):
