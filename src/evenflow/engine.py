@@ -7,6 +7,7 @@ events of a step, one call per sink and step, on the engine's thread.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from evenflow.schedule.scheduler import Scheduler, SchedulerStats
     from evenflow.text.tokenizer import Tokenizer
     from evenflow.types import FinishReason, StepPlan
+
+log = logging.getLogger("evenflow")
 
 # An odd constant spreads consecutive request numbers over all seeds (Knuth's golden ratio hash).
 SEED_STRIDE = 0x9E3779B97F4A7C15
@@ -210,8 +213,9 @@ class Engine:
             while not self._stopping:
                 self._take_commands()
                 self._step()
-        except BaseException as error:  # noqa: BLE001 - nobody may be left waiting, whatever it was
+        except BaseException as error:  # nobody may be left waiting, whatever it was
             self.failure = error
+            log.critical("the engine has died", exc_info=error)
         with self._door:
             self._closed = True
         self._end_everything()

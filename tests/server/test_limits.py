@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import resource
@@ -80,7 +81,7 @@ def test_a_deadline_ends_the_request_and_frees_its_blocks(given, streaming):
         body = {"prompt": "a", "max_tokens": 4000, "stream": streaming}
         answer = read_all(post(served.port, "/v1/completions", body, headers=headers))
         model.wait_idle()
-    assert b"not done after 0.15 s" in answer
+    assert b"not done in its time" in answer
     if streaming:
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert answer.count(b'"text":') > 2
@@ -97,7 +98,7 @@ def test_a_client_may_only_shorten_the_servers_deadline():
         headers = CLOSE | {"x-request-timeout": "50"}
         body = {"prompt": "a", "max_tokens": 4000}
         answer = read_all(post(served.port, "/v1/completions", body, headers=headers))
-    assert b"not done after 0.1 s" in answer
+    assert b"not done in its time" in answer
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon", ""])
@@ -167,6 +168,8 @@ def test_a_slow_reader_is_cut_off_and_nobody_else_feels_it(caplog):
         lively = {"prompt": "b", "max_tokens": 300, "stream": True}
         with post(served.port, "/v1/completions", lively) as connection:
             until(lambda: "cancelled" in caplog.text)
+            with contextlib.suppress(ConnectionResetError):  # what was on its way may come first
+                assert b"[DONE]" not in read_all(lazy)
             assert read_until(connection, b"[DONE]").count(b'"text":') == 300
         model.wait_idle()
     (line,) = [r.getMessage() for r in caplog.records if "unread" in r.getMessage()]

@@ -131,7 +131,7 @@ def test_a_failed_step_ends_the_stream_with_an_error_and_the_server_goes_on():
         assert len(stream(served.port, max_tokens=9)) == 10
 
 
-def test_a_crash_ends_every_request_and_health_fails():
+def test_a_crash_ends_every_request_and_health_fails(caplog):
     runner = SpellingRunner(fail_at={5: ZeroDivisionError("a bug")})
     runner.gate = threading.Semaphore(0)
     with serving(LetterModel(runner)) as served:
@@ -161,6 +161,7 @@ def test_a_crash_ends_every_request_and_health_fails():
         health = get(served.port, "/health")
         assert health.startswith(b"HTTP/1.1 503 ")
         assert b"ZeroDivisionError" in health
+    assert "a bug" in caplog.text  # what the answers keep from the client
 
 
 @pytest.mark.parametrize("path", ["/health", "/version", "/v1/models", "/metrics", "/openapi.json"])

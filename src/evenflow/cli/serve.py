@@ -65,6 +65,8 @@ def _run(model: str, engine: Group, settings: Settings) -> None:
             "given: anybody may use this server"
         )
 
+    _say(f"loading {model}")
+
     def announce(loaded: LoadedModel, url: str) -> None:
         for line in config_lines(loaded.config):
             _say(line)

@@ -32,23 +32,23 @@ RAW_SEND = "evenflow.send"  # in a scope: the server's own `send`, past the fram
 
 
 @contextmanager
-def limited(call: Call, receive: Receive, deadline_s: float) -> Iterator[None]:
+def limited(call: Call, receive: Receive, left_s: float) -> Iterator[None]:
     """While it lasts, the client's going away or the deadline ends the call.
 
     Args:
         call: what is limited.
         receive: the connection's, its body read.
-        deadline_s: seconds from now; 0 is no deadline.
+        left_s: seconds until the deadline; 0 is none.
     """
     loop = asyncio.get_running_loop()
     watcher = loop.create_task(_watch(call, receive))
     timer = None
-    if deadline_s:
+    if left_s:
         late = DeadlineError(
-            f"the request is not done after {deadline_s:g} s",
-            hint="ask for fewer tokens, or allow more time with x-request-timeout",
+            "the request was not done in its time",
+            hint="ask for fewer tokens, or allow more with x-request-timeout or --request-timeout",
         )
-        timer = loop.call_later(deadline_s, call.fail, late)
+        timer = loop.call_later(left_s, call.fail, late)
     try:
         yield
     finally:
@@ -67,16 +67,16 @@ async def _watch(call: Call, receive: Receive) -> None:
 class WholeAnswer(Response):
     """Waits for the end of a call and sends everything."""
 
-    def __init__(self, call: Call, deadline_s: float, retry_after: Callable[[], int]) -> None:
+    def __init__(self, call: Call, left_s: float, retry_after: Callable[[], int]) -> None:
         super().__init__()
         self._call = call
-        self._deadline_s = deadline_s
+        self._left_s = left_s
         self._retry_after = retry_after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Answer."""
         call = self._call
-        with limited(call, receive, self._deadline_s):
+        with limited(call, receive, self._left_s):
             while not call.is_over:
                 await call.changed()
         if call.error is not None:
@@ -95,10 +95,10 @@ class WholeAnswer(Response):
 class StreamAnswer(Response):
     """Sends each message of a call as soon as it is there."""
 
-    def __init__(self, call: StreamingCall, deadline_s: float, *, with_usage: bool) -> None:
+    def __init__(self, call: StreamingCall, left_s: float, *, with_usage: bool) -> None:
         super().__init__()
         self._call = call
-        self._deadline_s = deadline_s
+        self._left_s = left_s
         self._with_usage = with_usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +106,7 @@ class StreamAnswer(Response):
         call = self._call
         start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
         raw_send = scope.get(RAW_SEND, send)
-        with limited(call, receive, self._deadline_s):
+        with limited(call, receive, self._left_s):
             await send(start)
             while True:
                 body = call.collect()
@@ -155,4 +155,5 @@ def cutter(send: object) -> Callable[[], None]:
     been read.
     """
     transport = getattr(getattr(send, "__self__", None), "transport", None)
-    return transport.abort if isinstance(transport, asyncio.Transport) else lambda: None
+    abort: Callable[[], None] = getattr(transport, "abort", lambda: None)
+    return abort

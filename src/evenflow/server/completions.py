@@ -6,6 +6,7 @@ so everything that is wrong with a request is said before its stream begins.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
@@ -28,6 +29,18 @@ B = TypeVar("B", bound=SamplingBody)
 DEFAULT_MAX_TOKENS = 16  # of a completion, as in OpenAI's API; a chat goes on to the context's end
 
 
+class _Clock:
+    """What is left of a request's time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._start_s = self._loop.time()
+
+    def left_s(self, limit_s: float) -> float:
+        """Seconds until the deadline, at least one loop's turn; 0 where there is none."""
+        return max(1e-6, limit_s - (self._loop.time() - self._start_s)) if limit_s else 0.0
+
+
 class Completions:
     """The endpoints' handlers."""
 
@@ -37,6 +50,7 @@ class Completions:
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
+        clock = _Clock()
         body = await self._read(CompletionRequest, request)
         params = body.sampling(DEFAULT_MAX_TOKENS)
         model, _ = self._state.ready()
@@ -49,10 +63,11 @@ class Completions:
                 echo=bool(body.echo),
             ),
         )
-        return self._answer(request, "text", body, params, prompts)
+        return self._answer(request, "text", body, params, prompts, clock=clock)
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
+        clock = _Clock()
         body = await self._read(ChatRequest, request)
         params = body.sampling(None)
         model, _ = self._state.ready()
@@ -65,7 +80,7 @@ class Completions:
                 model, body.messages, options, add_special=bool(body.add_special_tokens)
             ),
         )
-        return self._answer(request, "chat", body, params, prompts)
+        return self._answer(request, "chat", body, params, prompts, clock=clock)
 
     async def _read(self, kind: type[B], request: Request) -> B:
         self._state.ready()
@@ -81,11 +96,13 @@ class Completions:
         body: SamplingBody,
         params: SamplingParams,
         prompts: list[Prompt],
+        *,
+        clock: _Clock,
     ) -> Response:
         state = self._state
         settings = state.settings
         _, bridge = state.ready()
-        limit_s = deadline_s(request, settings.request_timeout_s)
+        limit_s = clock.left_s(deadline_s(request, settings.request_timeout_s))
         state.admit(len(prompts))
         name = ("chatcmpl-" if kind == "chat" else "cmpl-") + state.new_id()
         head = Head(kind, name, int(state.wall_clock()), state.check_name(body.model))
