@@ -8,12 +8,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: demo test test-slow check help
+.PHONY: demo test test-slow test-asan check help
 
 help:
 	@echo "make demo       see the stall and its cure on a real model (a minute)"
 	@echo "make test       the tests, but for the slow ones"
 	@echo "make test-slow  the slow tests (minutes)"
+	@echo "make test-asan  the native runner's tests under AddressSanitizer and UBSan"
 	@echo "make check      lint, format, types, import contracts, size budget"
 
 demo: $(VENV)/.run-ready
@@ -24,6 +25,10 @@ test: $(VENV)/.dev-ready
 
 test-slow: $(VENV)/.dev-ready
 	$(PYTEST) -m slow
+
+test-asan: $(VENV)/.dev-ready
+	$(PIP) install --quiet cmake nanobind
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/test_asan.py
 
 check: $(VENV)/.dev-ready
 	$(BIN)/ruff check .

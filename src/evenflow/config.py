@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from evenflow.compute import NATIVE_ONLY, NativeFacts, settle_block_size, settle_compute
 from evenflow.errors import ConfigError
 from evenflow.options import Options, Origin, OriginKind
 
@@ -26,7 +27,6 @@ CPU_STEP_TOKENS = 128  # where a CPU's products stop gaining from more rows
 MAX_AUTO_KV_BYTES = 1024 * MIB
 AUTO_KV_SHARE = 0.25
 MAX_MIN_PREFILL_TOKENS = 16
-RUNNERS = ("reference",)
 POLICIES = ("chunked", "prefill-first", "decode-first")
 
 
@@ -46,6 +46,10 @@ class EngineConfig:
     Attributes:
         model: a known name, a GGUF file, or a Hugging Face folder.
         runner: what computes the steps.
+        weights: the format of packed weights: auto, bf16, int8, int4 or f32 (native runner).
+        kv_cache_dtype: the format of keys and values: bfloat16 or float32 (native runner).
+        threads: compute threads (native runner).
+        isa: the instruction set (native runner).
         max_model_len: positions that one request may have, prompt and output together.
         max_num_batched_tokens: the budget: positions that one step may compute.
         max_num_seqs: requests that may be running at once.
@@ -69,6 +73,10 @@ class EngineConfig:
 
     model: str
     runner: str
+    weights: str
+    kv_cache_dtype: str
+    threads: int
+    isa: str
     max_model_len: int
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -102,6 +110,7 @@ class EngineConfig:
         context_length: int,
         kv_bytes_per_token: int,
         free_memory_bytes: int,
+        native: NativeFacts | None = None,
     ) -> EngineConfig:
         """Check the options and settle every value that was left open.
 
@@ -109,8 +118,9 @@ class EngineConfig:
             options: what the caller gave, by name; None (and "auto", where a value can be chosen)
                 means not given.
             context_length: positions that the model was trained for.
-            kv_bytes_per_token: bytes of keys and values per position, over all layers.
+            kv_bytes_per_token: bytes of float32 keys and values per position, over all layers.
             free_memory_bytes: memory that can be taken now.
+            native: what the native runner can do here; None where there is none.
 
         Raises:
             ConfigError: an unknown name, a value out of range, options that contradict each other,
@@ -121,6 +131,7 @@ class EngineConfig:
             context_length,
             kv_bytes_per_token,
             free_memory_bytes,
+            native or NativeFacts(),
         )
 
     def describe(self) -> list[ConfigRow]:
@@ -146,6 +157,7 @@ _CHOSEN = frozenset(
         "num_kv_blocks",
         "policy",
         "runner",
+        *NATIVE_ONLY,
     }
 )
 _WHOLE_PROMPTS_IGNORE = (
@@ -156,12 +168,15 @@ _WHOLE_PROMPTS_IGNORE = (
 
 
 def _resolve(
-    take: Options, context_length: int, kv_bytes_per_token: int, free_memory_bytes: int
+    take: Options,
+    context_length: int,
+    kv_bytes_per_token: int,
+    free_memory_bytes: int,
+    native: NativeFacts,
 ) -> EngineConfig:
     model = _model(take)
-    runner = take.choice("runner", RUNNERS) or take.settle(
-        "runner", "reference", "the only runner of this version"
-    )
+    compute = settle_compute(take, native)
+    kv_bytes_per_token = kv_bytes_per_token * compute.kv_bytes_per_value // 4
     policy = _policy(take)
     chunked = policy == "chunked"
     max_model_len = take.integer(
@@ -175,9 +190,7 @@ def _resolve(
     budget = _budget(take, max_model_len, chunked=chunked)
     max_num_seqs = take.integer("max_num_seqs", 256, 1, 65_536, auto="room for many short streams")
     threshold, lanes, floor = _chunk_rules(take, budget) if chunked else (0, max_num_seqs, 0)
-    block_size = take.integer(
-        "block_size", 16, 1, 4096, auto="small enough to share, large enough to read in one go"
-    )
+    block_size = settle_block_size(take, compute.runner)
     num_kv_blocks = _kv_blocks(
         take,
         max_model_len=max_model_len,
@@ -188,7 +201,7 @@ def _resolve(
     )
     return EngineConfig(
         model=model,
-        runner=runner,
+        **compute._asdict(),
         max_model_len=max_model_len,
         max_num_batched_tokens=budget,
         max_num_seqs=max_num_seqs,

@@ -19,7 +19,7 @@ from evenflow.engine import Engine
 from evenflow.errors import InvalidRequestError
 from evenflow.model.load import load_model
 from evenflow.progress import Progress, loading
-from evenflow.runner.choose import KV_BYTES_PER_VALUE, make_runner
+from evenflow.runner.choose import FLOAT32_BYTES, make_runner, native_facts
 from evenflow.sampling import SamplingParams
 from evenflow.schedule.scheduler import Scheduler, SchedulerOptions
 from evenflow.stream import EventStream
@@ -57,7 +57,7 @@ class LLM:
 
     Args:
         model: "smollm2", a .gguf file, or a Hugging Face folder.
-        runner: "auto" or "reference".
+        runner: "auto", "native" or "reference".
         progress: show progress on standard error; None means when it is a terminal.
         observers: get the record of every step and request, such as a `TraceWriter`.
         options: engine options; see `EngineConfig`.
@@ -83,10 +83,9 @@ class LLM:
             self.config = EngineConfig.resolve(
                 {"model": str(model), "runner": runner, **options},
                 context_length=self.model.spec.context_length,
-                kv_bytes_per_token=self.model.spec.kv_bytes_per_token(
-                    KV_BYTES_PER_VALUE["reference"]
-                ),
+                kv_bytes_per_token=self.model.spec.kv_bytes_per_token(FLOAT32_BYTES),
                 free_memory_bytes=psutil.virtual_memory().available,
+                native=native_facts(self.model),
             )
             made = make_runner(self.config, self.model)
         self._chat_template: ChatTemplate | None = None

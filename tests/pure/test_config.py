@@ -44,6 +44,10 @@ def test_the_defaults_are_the_documented_ones():
     assert {name: value for name, value in values.items() if name not in pool} == {
         "model": "smollm2",
         "runner": "reference",
+        "weights": "f32",
+        "kv_cache_dtype": "float32",
+        "threads": 0,
+        "isa": "numpy",
         "max_model_len": 8192,
         "max_num_batched_tokens": 128,
         "max_num_seqs": 256,
@@ -147,7 +151,7 @@ def test_a_switch_takes_only_true_or_false(value):
 
 
 def test_words_outside_the_choice_are_refused():
-    assert refusal(runner="gpu") == ("runner is 'gpu'", "runner takes one of auto, reference")
+    assert refusal(runner="gpu") == ("runner is 'gpu'", "runner takes one of auto, reference, native")
     assert "decode-first" in refusal(policy="fcfs")[1]
     assert refusal(policy=["chunked"])[0] == "policy is ['chunked']"
     assert refusal(model=3)[0] == "model is 3"

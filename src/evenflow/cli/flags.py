@@ -27,7 +27,11 @@ class Flag(NamedTuple):
 
 
 ENGINE = {
-    "runner": Flag(str, "What computes the steps: auto or reference."),
+    "runner": Flag(str, "What computes the steps: auto, native or reference."),
+    "weights": Flag(str, "Format of the weights: auto, bf16, int8, int4 or f32 (native)."),
+    "kv_cache_dtype": Flag(str, "Format of keys and values: auto, bfloat16, float32 (native)."),
+    "threads": Flag(int, "Compute threads; else the physical cores (native)."),
+    "isa": Flag(str, "The instruction set; else the machine's best (native)."),
     "max_model_len": Flag(int, "Positions one request may have, prompt and output together."),
     "max_num_batched_tokens": Flag(int, "The budget: positions that one step may compute."),
     "max_num_seqs": Flag(int, "Requests that may be running at once."),

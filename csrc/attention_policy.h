@@ -1,0 +1,124 @@
+// How attention multiplies: bf16 pairs (AVX-512 BF16), or float32 fused multiply-adds.
+//
+// A policy turns scores and weighted sums into `steps` over 32-bit elements, stored as floats:
+//   pairs:  an element is two bf16 (dims 2s, 2s + 1 of a key; keys 2s, 2s + 1 of a dim); the pools
+//   are
+//           used where they lie.
+//   floats: an element is a float; a block is first unpacked, keys to [dim][64], values to
+//           [64][dim].
+// Both kernels of a policy take the steps of a row in ascending order.
+#pragma once
+
+#include "attention.h"
+#include "vec.h"
+
+namespace evenflow::EVENFLOW_ISA {
+
+// Where a block's elements lie, ready for the kernels.
+struct BlockView {
+  const float* keys;    // [steps over dims][64]
+  const float* values;  // [steps over keys][dim]
+};
+
+#if EVENFLOW_ISA_LEVEL >= 3
+struct PairPolicy {
+  static constexpr int kKeysPerStep = 2;
+  static constexpr bool kInPlace = true;  // blocks are used where they lie
+  static int dim_steps(int head_dim) { return head_dim / 2; }
+
+  static EVENFLOW_INLINE F mac(F acc, F a, F b) {
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+  static EVENFLOW_INLINE F exp2(F x) { return exp2_coarse(x); }
+
+  // Two vectors of weights, of an even key and the next, as one vector of pairs.
+  static EVENFLOW_INLINE F pack(F even, F odd) {
+    const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves));
+  }
+  // kW weights of one row along the keys, as the kW / 2 elements they fill.
+  static EVENFLOW_INLINE void store_weights(float* elements, F weights) {
+    store_bf16(reinterpret_cast<uint16_t*>(elements), weights);
+  }
+  // The sum of an element's weights.
+  static EVENFLOW_INLINE F weight_sum(F element) {
+    const F ones = _mm512_castsi512_ps(_mm512_set1_epi32(0x3f803f80));
+    return mac(_mm512_setzero_ps(), element, ones);
+  }
+  static EVENFLOW_INLINE F first_key_only(F element) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(element), _mm512_set1_epi32(0xffff)));
+  }
+
+  static EVENFLOW_INLINE void load_query(const AttentionArgs& args, int64_t offset, int head_dim,
+                                         float* elements) {
+    std::memcpy(elements, static_cast<const uint16_t*>(args.q) + offset, size_t(head_dim) * 2);
+  }
+  static EVENFLOW_INLINE BlockView view(const AttentionArgs& args, int64_t offset,
+                                        float* /*space*/) {
+    return {reinterpret_cast<const float*>(static_cast<const uint16_t*>(args.keys) + offset),
+            reinterpret_cast<const float*>(static_cast<const uint16_t*>(args.values) + offset)};
+  }
+};
+#endif
+
+struct FloatPolicy {
+  static constexpr int kKeysPerStep = 1;
+  static constexpr bool kInPlace = false;
+  static int dim_steps(int head_dim) { return head_dim; }
+
+  static EVENFLOW_INLINE F mac(F acc, F a, F b) { return fma(a, b, acc); }
+  static EVENFLOW_INLINE F exp2(F x) { return exp2_fine(x); }
+  static EVENFLOW_INLINE void store_weights(float* elements, F weights) {
+    store(elements, weights);
+  }
+  static EVENFLOW_INLINE F weight_sum(F element) { return element; }
+
+  static EVENFLOW_INLINE void load_query(const AttentionArgs& args, int64_t offset, int head_dim,
+                                         float* elements) {
+    if (args.kv_f32) {
+      std::memcpy(elements, static_cast<const float*>(args.q) + offset, size_t(head_dim) * 4);
+      return;
+    }
+    const uint16_t* q = static_cast<const uint16_t*>(args.q) + offset;
+    for (int i = 0; i < head_dim; i += kW) store(elements + i, load_bf16(q + i));
+  }
+
+  // Rows of `width` pairs become two rows of `width` floats.
+  template <class T>
+  static EVENFLOW_INLINE void split_pairs(const T* pairs, int rows, int width, float* out) {
+    for (int row = 0; row < rows; ++row, pairs += 2 * width, out += 2 * width) {
+      if constexpr (sizeof(T) == 2) {
+        for (int i = 0; i < width; i += kW) {
+          F even, odd;
+          load_bf16_pairs(pairs + 2 * i, even, odd);
+          store(out + i, even);
+          store(out + width + i, odd);
+        }
+      } else {
+        for (int i = 0; i < width; ++i) {
+          out[i] = pairs[2 * i];
+          out[width + i] = pairs[2 * i + 1];
+        }
+      }
+    }
+  }
+
+  static EVENFLOW_INLINE BlockView view(const AttentionArgs& args, int64_t offset, float* space) {
+    const int dim = args.head_dim;
+    float* values = space + kKeys * dim;
+    if (args.kv_f32) {
+      split_pairs(static_cast<const float*>(args.keys) + offset, dim / 2, kKeys, space);
+      split_pairs(static_cast<const float*>(args.values) + offset, kKeys / 2, dim, values);
+    } else {
+      split_pairs(static_cast<const uint16_t*>(args.keys) + offset, dim / 2, kKeys, space);
+      split_pairs(static_cast<const uint16_t*>(args.values) + offset, kKeys / 2, dim, values);
+    }
+    return {space, values};
+  }
+};
+
+}  // namespace evenflow::EVENFLOW_ISA

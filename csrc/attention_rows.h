@@ -1,0 +1,174 @@
+// Attention for few tokens: lanes are keys for the scores and dims for the values.
+//
+// Same blocks, same order, same operations for every element as in attention_chunk.h, so the same
+// bits; a decode does not pay for empty token lanes.
+#pragma once
+
+#include "attention_state.h"
+
+namespace evenflow::EVENFLOW_ISA {
+
+inline constexpr int kMaxRows = kNumVectorRegisters >= 32 ? 6 : 4;    // rows at a time
+inline constexpr int kLanesTile = kNumVectorRegisters >= 32 ? 4 : 2;  // vectors of lanes at a time
+
+struct RowUnit {
+  const float* q;     // [rows][dim steps] elements
+  const int* limits;  // [rows]: keys that each row sees
+  int max_limit;
+  int64_t ahead;  // floats from this block to the next, whose rows are fetched meanwhile
+};
+
+// scores[row][64]; -inf behind the causal edge. Returns maxima through `max`.
+template <class P, int R>
+EVENFLOW_INLINE void row_scores(const RowUnit& unit, const float* keys, int base, int steps, F* max,
+                                float* scores) {
+  for (int k0 = 0; k0 < kKeys; k0 += kLanesTile * kW) {
+    F acc[R][kLanesTile];
+    for (int r = 0; r < R; ++r) {
+      for (int t = 0; t < kLanesTile; ++t) acc[r][t] = set1(0.0f);
+    }
+    const float* key = keys + k0;
+    for (int s = 0; s < steps; ++s, key += kKeys) {
+      F k[kLanesTile];
+      for (int t = 0; t < kLanesTile; ++t) {
+        k[t] = load(key + t * kW);
+        if constexpr (P::kInPlace) __builtin_prefetch(key + unit.ahead + t * kW);
+      }
+      for (int r = 0; r < R; ++r) {
+        const F x = set1(unit.q[r * steps + s]);
+        for (int t = 0; t < kLanesTile; ++t) acc[r][t] = P::mac(acc[r][t], x, k[t]);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      const F limit = set1(static_cast<float>(unit.limits[r] - base));
+      for (int t = 0; t < kLanesTile; ++t) {
+        const F lane = add(lane_numbers(), set1(static_cast<float>(k0 + t * kW)));
+        const F score = select(less(lane, limit), acc[r][t], set1(kMinusInfinity));
+        max[r] = vmax(max[r], score);
+        store(scores + r * kKeys + k0 + t * kW, score);
+      }
+    }
+  }
+}
+
+// Weights of one row in place of its scores, as elements; returns their sum, the same binary tree
+// over neighbours as in the chunk kernel.
+template <class P>
+EVENFLOW_INLINE float row_weights(float* scores, F scale, F offset) {
+  constexpr int kVectors = kKeys / P::kKeysPerStep / kW;
+  float tree[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    for (int part = 0; part < P::kKeysPerStep; ++part) {
+      const int first = (i * P::kKeysPerStep + part) * kW;
+      const F weights = P::exp2(fma(load(scores + first), scale, offset));
+      P::store_weights(scores + first / P::kKeysPerStep, weights);
+    }
+    tree[i] = reduce_add_neighbours(P::weight_sum(load(scores + i * kW)));
+  }
+  for (int width = 1; width < kVectors; width *= 2) {
+    for (int i = 0; i < kVectors; i += 2 * width) tree[i] += tree[i + width];
+  }
+  return tree[0];
+}
+
+// values[row][dims d0 ..] = values * keep + sum over steps; T vectors of dims.
+template <class P, int R, int T, bool kFirst>
+EVENFLOW_INLINE void row_values_tile(const RowUnit& unit, const float* weights, const float* values,
+                                     int base, int head_dim, int full_steps, int num_steps,
+                                     const F* keep, float* out) {
+  F acc[R][T];
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < T; ++t) {
+      acc[r][t] = kFirst ? set1(0.0f) : mul(load(out + r * head_dim + t * kW), keep[r]);
+    }
+  }
+  for (int s = 0; s < full_steps; ++s, values += head_dim) {
+    F x[T];
+    for (int t = 0; t < T; ++t) {
+      x[t] = load(values + t * kW);
+      if constexpr (P::kInPlace) __builtin_prefetch(values + unit.ahead + t * kW);
+    }
+    for (int r = 0; r < R; ++r) {
+      const F w = set1(weights[r * kKeys + s]);
+      for (int t = 0; t < T; ++t) acc[r][t] = P::mac(acc[r][t], w, x[t]);
+    }
+  }
+  for (int s = full_steps; s < num_steps; ++s, values += head_dim) {
+    for (int r = 0; r < R; ++r) {
+      const int left = unit.limits[r] - base - s * P::kKeysPerStep;
+      if (left <= 0) continue;
+      const F w = set1(weights[r * kKeys + s]);
+      for (int t = 0; t < T; ++t) {
+        F x = load(values + t * kW);
+        if constexpr (P::kKeysPerStep == 2) {
+          if (left == 1) x = P::first_key_only(x);
+        }
+        acc[r][t] = P::mac(acc[r][t], w, x);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < T; ++t) store(out + r * head_dim + t * kW, acc[r][t]);
+  }
+}
+
+// One block of keys into the rows' state. `base` is the block's first position.
+template <class P, int R, bool kFirst>
+EVENFLOW_INLINE void row_block(const RowUnit& unit, const BlockView& block, int base, int head_dim,
+                               float scale_log2e, const State& state, float* scores) {
+  F max[R], keep[R];
+  for (int r = 0; r < R; ++r) max[r] = kFirst ? set1(kMinusInfinity) : load(state.max + r * kW);
+  row_scores<P, R>(unit, block.keys, base, P::dim_steps(head_dim), max, scores);
+  const F scale = set1(scale_log2e);
+  int least = kKeys;
+  for (int r = 0; r < R; ++r) {
+    const F row_max = set1(reduce_max(max[r])), finite = finite_max(row_max);
+    const F offset = sub(set1(0.0f), mul(finite, scale));
+    const F block_sum = set1(row_weights<P>(scores + r * kKeys, scale, offset));
+    if constexpr (kFirst) {
+      store(state.sum + r * kW, block_sum);
+    } else {
+      keep[r] = P::exp2(mul(sub(load(state.max + r * kW), finite), scale));
+      store(state.sum + r * kW, fma(load(state.sum + r * kW), keep[r], block_sum));
+    }
+    store(state.max + r * kW, row_max);
+    const int left = unit.limits[r] - base;
+    if (left < least) least = left > 0 ? left : 0;
+  }
+  const int most = unit.max_limit - base < kKeys ? unit.max_limit - base : kKeys;
+  const int full_steps = least / P::kKeysPerStep;
+  const int num_steps = (most + P::kKeysPerStep - 1) / P::kKeysPerStep;
+  int d = 0;
+  for (; d + kLanesTile * kW <= head_dim; d += kLanesTile * kW) {
+    row_values_tile<P, R, kLanesTile, kFirst>(unit, scores, block.values + d, base, head_dim,
+                                              full_steps, num_steps, keep, state.values + d);
+  }
+  for (; d < head_dim; d += kW) {
+    row_values_tile<P, R, 1, kFirst>(unit, scores, block.values + d, base, head_dim, full_steps,
+                                     num_steps, keep, state.values + d);
+  }
+}
+
+// All blocks of one section into `state`, which is overwritten.
+template <class P, int R>
+void row_section(const AttentionArgs& args, const int32_t* blocks, int64_t block_elements,
+                 int64_t head_offset, const RowUnit& unit, int section, const State& state,
+                 float* scores, float* block_space) {
+  const int begin = section * kSectionBlocks;
+  const int last = (unit.max_limit + kKeys - 1) / kKeys;
+  const int end = last < begin + kSectionBlocks ? last : begin + kSectionBlocks;
+  const float scale = args.scale * 1.44269504088896341f;
+  RowUnit at = unit;
+  for (int b = begin; b < end; ++b) {
+    const int64_t step = b + 1 < end ? int64_t{blocks[b + 1]} - blocks[b] : 0;
+    at.ahead = step * block_elements / P::kKeysPerStep;
+    const BlockView block = P::view(args, blocks[b] * block_elements + head_offset, block_space);
+    if (b == begin) {
+      row_block<P, R, true>(at, block, b * kKeys, args.head_dim, scale, state, scores);
+    } else {
+      row_block<P, R, false>(at, block, b * kKeys, args.head_dim, scale, state, scores);
+    }
+  }
+}
+
+}  // namespace evenflow::EVENFLOW_ISA

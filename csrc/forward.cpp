@@ -1,0 +1,208 @@
+// One step through the model: all spans packed through every product, attention over the KV pool,
+// logits for the rows that want them.
+
+#include <algorithm>
+#include <cmath>
+
+#include "model.h"
+
+namespace evenflow {
+namespace {
+
+// Rows of a tile of row-by-row work. Fewer rows than this run on the calling thread alone: waking
+// another costs more than they do.
+constexpr int kNormRows = 8;
+constexpr int kRopeRows = 4;
+
+void grow(Buffer& buffer, size_t bytes) {
+  if (buffer.size() < bytes) buffer = Buffer(bytes + bytes / 4);
+}
+
+}  // namespace
+
+template <class Fn>
+void Model::for_rows(int count, int rows_per_tile, const Fn& fn) {
+  const int tiles = (count + rows_per_tile - 1) / rows_per_tile;
+  pool_.run(tiles, [&](int tile, int) {
+    fn(tile * rows_per_tile, std::min(count, (tile + 1) * rows_per_tile));
+  });
+}
+
+void Model::reserve(const StepInput& step) {
+  const ModelShape& s = shape_;
+  const auto tokens = static_cast<size_t>(std::max(step.num_tokens, step.num_rows));
+  const int q_size = s.num_heads * s.head_dim;
+  const int widest = std::max({s.hidden, s.intermediate, q_size});
+  grow(residual_, tokens * s.hidden * 4);
+  grow(normed_, tokens * s.hidden * value_bytes());
+  grow(qkv_, tokens * (q_size + 2 * s.num_kv_heads * s.head_dim) * 4);
+  grow(q_, tokens * q_size * 4);
+  grow(mixed_, tokens * q_size * value_bytes());
+  grow(gated_, tokens * s.intermediate * value_bytes());
+  grow(sums_, tokens * (widest / kGroup) * 4);
+  grow(logits_, static_cast<size_t>(step.num_rows) * s.vocab * 4);
+}
+
+Rows Model::norm(const float* x, const std::vector<float>& weight, int count, bool sums,
+                 const int32_t* row_ids) {
+  const int width = shape_.hidden;
+  NormArgs args{};
+  args.x = x;
+  args.weight = weight.data();
+  args.out = normed_.bytes();
+  args.x_sums = sums ? sums_.as<float>() : nullptr;
+  args.row_ids = row_ids;
+  args.x_stride = args.out_stride = width;
+  args.x_sums_stride = width / kGroup;
+  args.width = width;
+  args.eps = shape_.norm_eps;
+  args.out_f32 = full_precision_;
+  for_rows(count, kNormRows, [&](int begin, int end) { kernels_.rms_norm(args, begin, end); });
+  return {normed_.bytes(), width, args.x_sums, args.x_sums_stride, count};
+}
+
+Rows Model::rows_of(Buffer& values, int width, int count, bool sums) {
+  Rows rows{values.bytes(), width, nullptr, width / kGroup, count};
+  if (sums) {
+    rows.sums = sums_.as<float>();
+    for_rows(count, kNormRows, [&](int begin, int end) {
+      kernels_.group_sums(values.bytes(), width, width, full_precision_, sums_.as<float>(),
+                          rows.sums_stride, begin, end);
+    });
+  }
+  return rows;
+}
+
+void Model::embed(const StepInput& step) {
+  EmbedArgs args{};
+  args.token_ids = step.token_ids;
+  args.table = embedding_.rows;
+  args.out = residual_.as<float>();
+  args.row_bytes = embedding_.row_bytes;
+  args.out_stride = args.width = shape_.hidden;
+  args.ggml_type = embedding_.ggml_type;
+  for_rows(step.num_tokens, kNormRows,
+           [&](int begin, int end) { kernels_.embed(args, begin, end); });
+}
+
+AttentionArgs Model::attention_args(const StepInput& step) {
+  AttentionArgs args{};
+  args.q = q_.bytes();
+  args.out = mixed_.bytes();
+  args.q_stride = args.out_stride = int64_t{shape_.num_heads} * shape_.head_dim;
+  args.span_offsets = step.span_offsets;
+  args.context_lens = step.context_lens;
+  args.block_tables = step.block_tables;
+  args.block_offsets = step.block_offsets;
+  args.num_spans = step.num_spans;
+  args.num_heads = shape_.num_heads;
+  args.num_kv_heads = shape_.num_kv_heads;
+  args.head_dim = shape_.head_dim;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+  args.kv_f32 = kv_f32_;
+  args.out_f32 = full_precision_;
+  return args;
+}
+
+// The spans are the same for every layer, so one plan serves all of them.
+void Model::plan_attention(const StepInput& step) {
+  const AttentionArgs args = attention_args(step);
+  const int threads = pool_.num_threads();
+  AttentionPlan plan =
+      kernels_.plan_attention(args, threads, tasks_.data(), static_cast<int>(tasks_.size()));
+  if (plan.num_tasks > static_cast<int>(tasks_.size())) {
+    tasks_.resize(static_cast<size_t>(plan.num_tasks));
+    plan = kernels_.plan_attention(args, threads, tasks_.data(), plan.num_tasks);
+  }
+  num_tasks_ = plan.num_tasks;
+  if (arrivals_.size() < static_cast<size_t>(plan.num_groups)) {
+    arrivals_.resize(static_cast<size_t>(plan.num_groups), 0);
+  }
+  grow(partials_, static_cast<size_t>(plan.num_partials) * 4);
+}
+
+void Model::attention(Layer& layer, const StepInput& step) {
+  const ModelShape& s = shape_;
+  const int q_size = s.num_heads * s.head_dim, qkv_size = q_size + 2 * s.num_kv_heads * s.head_dim;
+  const bool sums = std::any_of(layer.qkv.begin(), layer.qkv.end(),
+                                [](const Product& part) { return part.needs_sums(); });
+  const Rows in = norm(residual_.as<float>(), layer.attn_norm, step.num_tokens, sums, nullptr);
+  int64_t column = 0;
+  for (const Product& part : layer.qkv) {
+    const float* bias = layer.qkv_bias.empty() ? nullptr : layer.qkv_bias.data() + column;
+    multiply(kernels_, pool_, scratch_, part, in, Epilogue::kStoreF32, bias,
+             qkv_.as<float>() + column, qkv_size, &layer.o);
+    column += part.columns();
+  }
+
+  RopeArgs rope{};
+  rope.qkv = qkv_.as<float>();
+  rope.positions = step.positions;
+  rope.slots = step.slots;
+  rope.cos = cos_.data();
+  rope.sin = sin_.data();
+  rope.q_norm = layer.q_norm.empty() ? nullptr : layer.q_norm.data();
+  rope.k_norm = layer.k_norm.empty() ? nullptr : layer.k_norm.data();
+  rope.q = q_.bytes();
+  rope.keys = layer.keys.bytes();
+  rope.values = layer.values.bytes();
+  rope.qkv_stride = qkv_size;
+  rope.q_stride = q_size;
+  rope.num_heads = s.num_heads;
+  rope.num_kv_heads = s.num_kv_heads;
+  rope.head_dim = rope.rotary_dim = s.head_dim;
+  rope.norm_eps = s.norm_eps;
+  rope.kv_f32 = kv_f32_;
+  for_rows(step.num_tokens, kRopeRows,
+           [&](int begin, int end) { kernels_.rope_write(rope, begin, end); });
+
+  AttentionArgs args = attention_args(step);
+  args.keys = layer.keys.bytes();
+  args.values = layer.values.bytes();
+  args.partials = partials_.as<float>();
+  args.arrivals = arrivals_.data();
+  pool_.run(num_tasks_, [&](int task, int thread) {
+    kernels_.attention(args, tasks_[task], scratch_.of[thread].bytes());
+  });
+  const Rows mixed = rows_of(mixed_, q_size, step.num_tokens, layer.o.needs_sums());
+  multiply(kernels_, pool_, scratch_, layer.o, mixed, Epilogue::kAddF32, nullptr, residual_.bytes(),
+           s.hidden, &layer.gate_up);
+}
+
+void Model::mlp(Layer& layer, int num_tokens, const Product* next) {
+  const Rows in =
+      norm(residual_.as<float>(), layer.mlp_norm, num_tokens, layer.gate_up.needs_sums(), nullptr);
+  multiply(kernels_, pool_, scratch_, layer.gate_up, in, Epilogue::kSiluMul, nullptr,
+           gated_.bytes(), shape_.intermediate, &layer.down);
+  const Rows gated = rows_of(gated_, shape_.intermediate, num_tokens, layer.down.needs_sums());
+  multiply(kernels_, pool_, scratch_, layer.down, gated, Epilogue::kAddF32, nullptr,
+           residual_.bytes(), shape_.hidden, next);
+}
+
+void Model::forward(const StepInput& step) {
+  reserve(step);
+  plan_attention(step);
+  embed(step);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const bool last = i + 1 == layers_.size();
+    attention(layers_[i], step);
+    mlp(layers_[i], step.num_tokens, last ? &head_ : &layers_[i + 1].qkv[0]);
+  }
+  num_rows_ = step.num_rows;
+  if (step.num_rows == 0) return;
+  const Rows rows =
+      norm(residual_.as<float>(), final_norm_, step.num_rows, head_.needs_sums(), step.logit_rows);
+  multiply(kernels_, pool_, scratch_, head_, rows, Epilogue::kStoreF32, nullptr, logits_.bytes(),
+           shape_.vocab, layers_.empty() ? nullptr : &layers_[0].qkv[0]);
+}
+
+void Model::sample(SamplingArgs args) {
+  args.logits = logits_.as<float>();
+  args.logits_stride = args.vocab = shape_.vocab;
+  args.num_rows = num_rows_;
+  pool_.run(num_rows_, [&](int row, int thread) {
+    kernels_.sample_row(args, row, scratch_.of[thread].bytes());
+  });
+}
+
+}  // namespace evenflow

@@ -1,0 +1,85 @@
+// Register tiles that the products share.
+#pragma once
+
+#include "gemm.h"
+#include "vec.h"
+
+namespace evenflow::EVENFLOW_ISA {
+
+#if EVENFLOW_ISA_LEVEL >= 3
+
+EVENFLOW_INLINE __m512i broadcast_pair(const uint16_t* x) {
+  int32_t pair;
+  std::memcpy(&pair, x, 4);
+  return _mm512_set1_epi32(pair);
+}
+
+EVENFLOW_INLINE __m512 dot_pairs(__m512 acc, __m512i weights, __m512i x) {
+  return _mm512_dpbf16_ps(acc, (__m512bh)weights, (__m512bh)x);
+}
+
+#else
+
+// bf16 rows as float32 rows of `depth` values, one after the other.
+EVENFLOW_INLINE void widen_rows(const uint16_t* x, int64_t stride, int rows, int depth,
+                                float* wide) {
+  for (int r = 0; r < rows; ++r) {
+    for (int k = 0; k < depth; k += kW) {
+      store(wide + int64_t{r} * depth + k, load_bf16(x + r * stride + k));
+    }
+  }
+}
+
+#endif
+
+// R rows by one panel in float32, two vectors of columns at a time so that sixteen registers hold
+// a tile. Weights::pair(k, v) gives vector v of the weights at 2 k and 2 k + 1.
+template <int R, class Weights>
+EVENFLOW_INLINE void tile_f32(const float* x, int64_t x_stride, const Weights& weights, int pairs,
+                              int column, TileSums& sums) {
+  constexpr int kPanelVectors = kPanelColumns / kW;
+  for (int first = 0; first < kPanelVectors; first += 2) {
+    F acc[R][2];
+    for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = set1(0.0f);
+    for (int k = 0; k < pairs; ++k) {
+      F even[2], odd[2];
+      weights.pair(k, first, even[0], odd[0]);
+      weights.pair(k, first + 1, even[1], odd[1]);
+      for (int r = 0; r < R; ++r) {
+        const F x0 = set1(x[r * x_stride + 2 * k]);
+        acc[r][0] = fma(even[0], x0, acc[r][0]);
+        acc[r][1] = fma(even[1], x0, acc[r][1]);
+      }
+      for (int r = 0; r < R; ++r) {
+        const F x1 = set1(x[r * x_stride + 2 * k + 1]);
+        acc[r][0] = fma(odd[0], x1, acc[r][0]);
+        acc[r][1] = fma(odd[1], x1, acc[r][1]);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      store(&sums.at[r][column + first * kW], acc[r][0]);
+      store(&sums.at[r][column + (first + 1) * kW], acc[r][1]);
+    }
+  }
+}
+
+template <class Weights>
+void tile_f32_rows(int rows, const float* x, int64_t x_stride, const Weights& weights, int pairs,
+                   int column, TileSums& sums) {
+  switch (rows) {
+    case 1:
+      return tile_f32<1>(x, x_stride, weights, pairs, column, sums);
+    case 2:
+      return tile_f32<2>(x, x_stride, weights, pairs, column, sums);
+    case 3:
+      return tile_f32<3>(x, x_stride, weights, pairs, column, sums);
+    case 4:
+      return tile_f32<4>(x, x_stride, weights, pairs, column, sums);
+    case 5:
+      return tile_f32<5>(x, x_stride, weights, pairs, column, sums);
+    default:
+      return tile_f32<6>(x, x_stride, weights, pairs, column, sums);
+  }
+}
+
+}  // namespace evenflow::EVENFLOW_ISA

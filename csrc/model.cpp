@@ -1,0 +1,123 @@
+// Setting a model up: memory, weights, tables.
+
+#include "model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "pack.h"
+
+namespace evenflow {
+
+Model::Model(const ModelShape& shape, const Kernels& kernels, int num_threads, int num_blocks,
+             bool full_precision, bool kv_f32)
+    : shape_(shape),
+      kernels_(kernels),
+      pool_(num_threads),
+      num_blocks_(num_blocks),
+      full_precision_(full_precision),
+      kv_f32_(kv_f32 || full_precision),
+      layers_(static_cast<size_t>(shape.num_layers)) {
+  const size_t values =
+      static_cast<size_t>(num_blocks) * shape.num_kv_heads * kKeysPerBlock * shape.head_dim;
+  for (Layer& layer : layers_) {
+    layer.keys = Buffer(values * (kv_f32_ ? 4 : 2));
+    layer.values = Buffer(values * (kv_f32_ ? 4 : 2));
+  }
+}
+
+void Model::set_rope(std::vector<float> cos, std::vector<float> sin) {
+  cos_ = std::move(cos);
+  sin_ = std::move(sin);
+  max_positions_ = static_cast<int64_t>(cos_.size()) / (shape_.head_dim / 2);
+}
+
+void Model::check_complete() const {
+  const ModelShape& s = shape_;
+  const auto need = [](const char* what, int64_t got, int64_t wanted) {
+    if (got != wanted) {
+      throw std::invalid_argument(std::string(what) + " is " + std::to_string(got) +
+                                  ", but the model's sizes ask for " + std::to_string(wanted));
+    }
+  };
+  const auto check = [&](const char* what, const Product& p, int64_t depth, int64_t columns) {
+    need((std::string("depth of ") + what).c_str(), p.depth(), depth);
+    need((std::string("columns of ") + what).c_str(), p.columns(), columns);
+    need((std::string("float32 activations of ") + what).c_str(), p.format() == WeightFormat::kF32,
+         full_precision_);
+  };
+  const int q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;
+  need("heads that share a KV head", s.num_heads % s.num_kv_heads, 0);
+  for (const Layer& layer : layers_) {
+    int64_t columns = 0;
+    for (const Product& part : layer.qkv) {
+      check("qkv", part, s.hidden, part.columns());
+      columns += part.columns();
+    }
+    need("columns of qkv", columns, q_size + 2 * kv_size);
+    check("o", layer.o, q_size, s.hidden);
+    check("gate_up", layer.gate_up, s.hidden, s.intermediate);
+    check("down", layer.down, s.intermediate, s.hidden);
+    need("attn_norm", static_cast<int64_t>(layer.attn_norm.size()), s.hidden);
+    need("mlp_norm", static_cast<int64_t>(layer.mlp_norm.size()), s.hidden);
+    if (!layer.qkv_bias.empty()) {
+      need("qkv_bias", static_cast<int64_t>(layer.qkv_bias.size()), q_size + 2 * kv_size);
+    }
+    for (const auto* norm : {&layer.q_norm, &layer.k_norm}) {
+      if (!norm->empty()) need("QK norm", static_cast<int64_t>(norm->size()), s.head_dim);
+    }
+  }
+  check("head", head_, s.hidden, s.vocab);
+  need("final_norm", static_cast<int64_t>(final_norm_.size()), s.hidden);
+  need("embedding rows", embedding_.num_rows, s.vocab);
+  need("embedding row bytes", embedding_.row_bytes,
+       source_row_bytes(embedding_.ggml_type, s.hidden));
+  need("rows of the RoPE tables", max_positions_ > 0, 1);
+}
+
+void Model::pack() {
+  std::vector<Product*> products;
+  for (Layer& layer : layers_) {
+    for (Product& part : layer.qkv) products.push_back(&part);
+    products.insert(products.end(), {&layer.o, &layer.gate_up, &layer.down});
+  }
+  products.push_back(&head_);
+  std::vector<std::pair<Product*, int>> tiles;
+  int deepest = 0;
+  for (Product* product : products) {
+    for (int i = 0; i < product->num_pack_tiles(); ++i) tiles.emplace_back(product, i);
+    deepest = std::max(deepest, static_cast<int>(product->depth()));
+  }
+  pool_.run(static_cast<int>(tiles.size()),
+            [&](int tile, int) { tiles[tile].first->pack_tile(tiles[tile].second); });
+  for (Product* product : products) product->finish();
+
+  const size_t bytes = std::max(
+      {kernels_.gemm_scratch_bytes(deepest),
+       kernels_.attention_scratch_bytes(shape_.num_heads, shape_.num_kv_heads, shape_.head_dim),
+       kernels_.sampling_scratch_bytes(shape_.vocab)});
+  scratch_.of.clear();
+  for (int i = 0; i < pool_.num_threads(); ++i) scratch_.of.emplace_back(bytes);
+}
+
+void Model::poison_kv() {
+  for (Layer& layer : layers_) {
+    // all ones is a NaN in float32 and in bf16
+    std::memset(layer.keys.bytes(), 0xff, layer.keys.size());
+    std::memset(layer.values.bytes(), 0xff, layer.values.size());
+  }
+}
+
+size_t Model::weight_bytes() const {
+  size_t bytes = head_.num_bytes();
+  for (const Layer& layer : layers_) {
+    for (const Product& part : layer.qkv) bytes += part.num_bytes();
+    bytes += layer.o.num_bytes() + layer.gate_up.num_bytes() + layer.down.num_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace evenflow

@@ -1,0 +1,110 @@
+// A decoder-only transformer on this machine's cores: weights, KV pool, and one step at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "buffer.h"
+#include "kernels.h"
+#include "product.h"
+#include "threads.h"
+
+namespace evenflow {
+
+struct ModelShape {
+  int32_t num_layers, hidden, num_heads, num_kv_heads, head_dim, intermediate, vocab;
+  float norm_eps;
+};
+
+struct Layer {
+  std::vector<Product> qkv;  // one, or one for each run of parts that share a format
+  Product o, gate_up, down;
+  std::vector<float> attn_norm, mlp_norm, qkv_bias, q_norm, k_norm;  // the last three may be empty
+  Buffer keys, values;  // the pool, as the kernels see it
+};
+
+// One step, checked; arrays as in evenflow/runner/batch.py, blocks of 64 slots.
+struct StepInput {
+  const int32_t* token_ids;
+  const int32_t* positions;
+  const int64_t* slots;
+  const int32_t* span_offsets;
+  const int32_t* context_lens;
+  const int32_t* block_tables;
+  const int32_t* block_offsets;
+  const int32_t* logit_rows;
+  int32_t num_tokens, num_spans, num_rows;
+};
+
+class Model {
+ public:
+  // num_blocks: blocks of 64 slots. full_precision: activations, and so the KV pool, are float32.
+  Model(const ModelShape& shape, const Kernels& kernels, int num_threads, int num_blocks,
+        bool full_precision, bool kv_f32);
+
+  const ModelShape& shape() const { return shape_; }
+  const Kernels& kernels() const { return kernels_; }
+  ThreadPool& pool() { return pool_; }
+  std::vector<Layer>& layers() { return layers_; }
+  int num_blocks() const { return num_blocks_; }
+  bool full_precision() const { return full_precision_; }
+
+  void set_embedding(WeightSource source) { embedding_ = source; }
+  void set_head(Product head) { head_ = std::move(head); }
+  void set_final_norm(std::vector<float> weight) { final_norm_ = std::move(weight); }
+  // cos and sin, [max_positions, head_dim / 2] each.
+  void set_rope(std::vector<float> cos, std::vector<float> sin);
+  int64_t max_positions() const { return max_positions_; }
+
+  // Throws std::invalid_argument naming the first thing whose shape does not fit the model's.
+  void check_complete() const;
+  // Packs all weights on all threads.
+  void pack();
+  // Writes NaN into every slot of the KV pool: what leaks then shows.
+  void poison_kv();
+
+  // Computes a step: writes keys and values, leaves logits [num_rows, vocab] in logits().
+  void forward(const StepInput& step);
+  // Draws a token per row; args.logits and its shape are filled in here.
+  void sample(SamplingArgs args);
+
+  const float* logits() const { return logits_.as<float>(); }
+  int num_rows() const { return num_rows_; }
+  size_t weight_bytes() const;
+
+ private:
+  size_t value_bytes() const { return full_precision_ ? 4 : 2; }
+  void reserve(const StepInput& step);
+  void embed(const StepInput& step);
+  Rows norm(const float* x, const std::vector<float>& weight, int count, bool sums,
+            const int32_t* row_ids);
+  Rows rows_of(Buffer& values, int width, int count, bool sums);
+  AttentionArgs attention_args(const StepInput& step);
+  void attention(Layer& layer, const StepInput& step);
+  void mlp(Layer& layer, int num_tokens, const Product* next);
+  void plan_attention(const StepInput& step);
+  template <class Fn>
+  void for_rows(int count, int rows_per_tile, const Fn& fn);
+
+  ModelShape shape_;
+  const Kernels& kernels_;
+  ThreadPool pool_;
+  int num_blocks_;
+  bool full_precision_, kv_f32_;
+  std::vector<Layer> layers_;
+  WeightSource embedding_{};
+  Product head_;
+  std::vector<float> final_norm_, cos_, sin_;
+  int64_t max_positions_ = 0;
+
+  // Grown to the largest step seen; content lives for one step.
+  Buffer residual_, normed_, qkv_, q_, mixed_, gated_, sums_, logits_, partials_;
+  std::vector<int32_t> arrivals_;
+  std::vector<AttentionTask> tasks_;
+  ThreadScratch scratch_;
+  int num_rows_ = 0, num_tasks_ = 0;
+};
+
+}  // namespace evenflow
