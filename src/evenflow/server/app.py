@@ -61,6 +61,7 @@ def make_api(state: ServerState, reader: PromptReader, scrape: exposition.Exposi
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign] # FastAPI's own way
     _add_generation(app, state, reader)
     _add_views(app, state, scrape)
+    _add_live(app, state)
     _add_faults(app, state)
     return app
 
@@ -129,6 +130,8 @@ def _add_views(app: FastAPI, state: ServerState, scrape: exposition.Exposition) 
         """Counts for Prometheus."""
         return Response(scrape.render(), media_type=exposition.CONTENT_TYPE)
 
+
+def _add_live(app: FastAPI, state: ServerState) -> None:
     @app.get(
         "/v1/steps",
         response_model=None,
