@@ -148,6 +148,9 @@ def serving(model=None, *, load=None, wait=True, **settings):
     try:
         yield found
     finally:
+        gate = getattr(getattr(model, "runner", None), "gate", None)
+        if gate is not None:
+            gate.release(1_000_000)  # a test that failed must not leave the engine waiting
         until(lambda: found.loop is not None)
         with contextlib.suppress(RuntimeError):  # the test has stopped it
             found.loop.call_soon_threadsafe(server.stop)

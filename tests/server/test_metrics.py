@@ -205,22 +205,33 @@ def test_steps_are_sent_as_they_are_committed(served):
 
 
 def test_a_watcher_learns_what_a_cancellation_freed():
-    """No step follows it, so no record tells."""
+    """No step follows it, so no record tells: the request waits for a step that does not come."""
     runner = SpellingRunner()
     runner.gate = threading.Semaphore(0)
-    with serving(LetterModel(runner)) as served:
-        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as watcher:
-            watcher.sendall(b"GET /v1/steps HTTP/1.1\r\nhost: x\r\n\r\n")
-            connection = post(served.port, "/v1/completions", {"prompt": "abc", "max_tokens": 90})
-            until(lambda: served.on_loop(lambda: served.bridge.num_open) == 1)
-            runner.gate.release(3)
-            data = read_until(watcher, b'"num_running":1')
-            connection.close()
-            runner.gate.release(1)
-            while b"event: standing" not in data.rpartition(b'"serial"')[2]:
-                data += watcher.recv(65_536)
-        standing = json.loads(data.rpartition(b"data: ")[2].partition(b"\n")[0])
-    assert standing["num_running"] == standing["num_waiting"] == standing["kv_blocks_used"] == 0
+    model = LetterModel(runner)
+    with (
+        serving(model) as served,
+        socket.create_connection(("127.0.0.1", served.port), timeout=60) as watcher,
+    ):
+        watcher.sendall(b"GET /v1/steps HTTP/1.1\r\nhost: x\r\n\r\n")
+        connection = post(served.port, "/v1/completions", {"prompt": "abc", "max_tokens": 90})
+        until(lambda: served.on_loop(lambda: served.bridge.num_open) == 1)
+        runner.gate.release(3)
+        read_until(watcher, b'"num_running":1')
+        connection.close()
+        until(lambda: not model.engine._inbox.empty())  # the cancellation
+        runner.gate.release(10_000)
+        data = b""
+        while not standings(data) or standings(data)[-1]["num_running"]:
+            data += watcher.recv(65_536)
+    last = standings(data)[-1]
+    assert last["num_waiting"] == last["kv_blocks_used"] == 0
+
+
+def standings(data: bytes) -> list[dict]:
+    """The complete events of that kind."""
+    found = re.findall(rb"event: standing\ndata: (.*)\n\n", data)
+    return [json.loads(one) for one in found]
 
 
 def test_a_slow_watcher_is_told_what_it_lost():

@@ -107,6 +107,7 @@ class StepStream(Response):
         self._feed = feed
         self._number = number
         self._num_quiet = 0  # looks in a row that found no step
+        self._told = b""  # how things stood when the watcher was told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Answer."""
@@ -129,10 +130,11 @@ class StepStream(Response):
         entries = self._feed.since(self._number)
         if not entries:
             self._num_quiet += 1
-            if self._num_quiet == NUM_QUIET:
-                return self._feed.standing()
+            if self._num_quiet >= NUM_QUIET and self._told != (standing := self._feed.standing()):
+                self._told = standing
+                return standing
             return b": still here\n\n" if self._num_quiet % NUM_KEEPALIVE == 0 else b""
-        self._num_quiet = 0
+        self._num_quiet, self._told = 0, b""
         lost = entries[0].number - self._number
         self._number = entries[-1].number + 1
         lines = [b": %d steps were lost\n\n" % lost] if lost else []
