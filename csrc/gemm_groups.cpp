@@ -15,40 +15,35 @@ namespace evenflow::EVENFLOW_ISA {
 namespace {
 
 template <class Tiles>
-void run_rows(Tiles& tiles, int rows, int row, int column, TileSums& sums) {
+void run_rows(Tiles& tiles, int rows, int row, TileSums& sums) {
   switch (rows) {
     case 1:
-      return tiles.template run<1>(row, column, sums);
+      return tiles.template run<1>(row, sums);
     case 2:
-      return tiles.template run<2>(row, column, sums);
+      return tiles.template run<2>(row, sums);
     case 3:
-      return tiles.template run<3>(row, column, sums);
+      return tiles.template run<3>(row, sums);
     case 4:
-      return tiles.template run<4>(row, column, sums);
+      return tiles.template run<4>(row, sums);
     case 5:
-      return tiles.template run<5>(row, column, sums);
+      return tiles.template run<5>(row, sums);
     default:
-      return tiles.template run<6>(row, column, sums);
+      return tiles.template run<6>(row, sums);
   }
 }
 
 template <WeightFormat kFormat>
 void run_panels(const GemmArgs& args, const PanelRange& range, void* scratch) {
   using Tiles = GroupTiles<kFormat>;
-  const int64_t bytes = panel_bytes(kFormat, args.depth);
-  const auto* weights = static_cast<const uint8_t*>(args.weights) + range.panel * bytes;
-  const int num_rows = range.row_end - range.row_begin;
-  // the second panel's scratch lies behind the first's
-  const size_t half = gemm_scratch_bytes(args.depth) / 2 / 64 * 64;
-  Tiles first(args, weights, num_rows, scratch);
-  Tiles second(args, range.num_panels == 2 ? weights + bytes : weights,
-               range.num_panels == 2 ? num_rows : 0, static_cast<char*>(scratch) + half);
+  Tiles tiles(args, range, scratch);
   TileSums sums;
-  for (int row = range.row_begin; row < range.row_end; row += Tiles::kRows) {
-    const int left = range.row_end - row;
-    const int rows = left < Tiles::kRows ? left : Tiles::kRows;
-    run_rows(first, rows, row, 0, sums);
-    if (range.num_panels == 2) run_rows(second, rows, row, kPanelColumns, sums);
+  // tiles of equal height: a last one of a row or two would keep few sums in flight
+  const int count = range.row_end - range.row_begin;
+  const int num_tiles = (count + Tiles::kRows - 1) / Tiles::kRows;
+  for (int i = 0; i < num_tiles; ++i) {
+    const int row = range.row_begin + count * i / num_tiles;
+    const int rows = range.row_begin + count * (i + 1) / num_tiles - row;
+    run_rows(tiles, rows, row, sums);
     store_tile(args, sums, row, rows, range.panel, range.num_panels);
   }
 }

@@ -100,30 +100,39 @@ void tile_groups(const GemmArgs& args, int row, const float* x, const Expanded& 
   }
 }
 
-// Products of one panel with any number of rows: the panel is expanded once.
+// Products of one or two panels with any number of rows: the panels are expanded once.
 template <WeightFormat kFormat>
 class GroupTiles {
  public:
   // sums and totals of a tile must fit the registers
   static constexpr int kRows = kNumVectorRegisters >= 32 ? kTileRows : 3;
 
-  GroupTiles(const GemmArgs& args, const uint8_t* panel, int, void* scratch)
-      : args_(args), from_(lay_out(scratch, args.depth)) {
-    for (int g = 0; g < args.depth / kGroup; ++g) {
-      expand_group<kFormat>(panel + g * group_bytes(kFormat), g, from_);
+  GroupTiles(const GemmArgs& args, const PanelRange& range, void* scratch)
+      : args_(args), num_panels_(range.num_panels) {
+    const int64_t bytes = panel_bytes(kFormat, args.depth);
+    const auto* panel = static_cast<const uint8_t*>(args.weights) + range.panel * bytes;
+    const size_t half = gemm_scratch_bytes(args.depth) / 2;
+    for (int p = 0; p < num_panels_; ++p) {
+      from_[p] = lay_out(static_cast<char*>(scratch) + p * half, args.depth);
+      for (int g = 0; g < args.depth / kGroup; ++g) {
+        expand_group<kFormat>(panel + p * bytes + g * group_bytes(kFormat), g, from_[p]);
+      }
     }
   }
 
   template <int R>
-  void run(int row, int column, TileSums& sums) {
+  void run(int row, TileSums& sums) {
     const auto* x = static_cast<const uint16_t*>(args_.x) + row * args_.x_stride;
-    widen_rows(x, args_.x_stride, R, args_.depth, from_.rows);
-    tile_groups<R, kFormat>(args_, row, from_.rows, from_, column, sums);
+    widen_rows(x, args_.x_stride, R, args_.depth, from_[0].rows);
+    for (int p = 0; p < num_panels_; ++p) {
+      tile_groups<R, kFormat>(args_, row, from_[0].rows, from_[p], p * kPanelColumns, sums);
+    }
   }
 
  private:
   const GemmArgs& args_;
-  Expanded from_;
+  int num_panels_;
+  Expanded from_[2];
 };
 
 }  // namespace evenflow::EVENFLOW_ISA

@@ -2,8 +2,9 @@
 //
 // Every kernel source is compiled once per instruction set, in its own namespace, and exports its
 // functions through this table only. A kernel reads its argument block and nothing else: no global
-// state, no allocation, no threads. Work is cut into tiles by the caller; any thread may compute any
-// tile, and the bits of a tile's output never depend on which thread does or what other tiles exist.
+// state, no allocation, no threads. Work is cut into tiles by the caller; any thread may compute
+// any tile, and the bits of a tile's output never depend on which thread does or what other tiles
+// exist.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ enum class WeightFormat : int32_t { kF32 = 0, kBf16 = 1, kQ8_0 = 2, kQ4_0 = 3, k
 
 // Columns that one packed panel holds; every format, every instruction set.
 inline constexpr int kPanelColumns = 32;
-inline constexpr int kGroup = 32;          // weights along K that share a scale
-inline constexpr int kKeysPerBlock = 64;   // slots of a KV block as the kernels see it
+inline constexpr int kGroup = 32;            // weights along K that share a scale
+inline constexpr int kKeysPerBlock = 64;     // slots of a KV block as the kernels see it
 inline constexpr int kKeysPerSection = 512;  // keys whose partial results merge as one part
 
 // What happens to a finished tile of a product.
@@ -53,7 +54,7 @@ struct AttentionArgs {
   const void* q;  // [tokens, heads, head_dim], RoPE applied; bf16, or float32 when kv_f32
   const void* keys;
   const void* values;
-  void* out;  // [tokens, heads, head_dim]; bf16, or float32 when out_f32
+  void* out;                     // [tokens, heads, head_dim]; bf16, or float32 when out_f32
   int64_t q_stride, out_stride;  // elements between tokens
   const int32_t* span_offsets;   // [spans + 1]
   const int32_t* context_lens;   // [spans]
@@ -83,10 +84,10 @@ struct AttentionPlan {
 
 // Norm: out[row] = x[row] / sqrt(mean(x[row]^2) + eps) * weight; float32 in, bf16 or float32 out.
 struct NormArgs {
-  const float* x;       // [rows, width]
-  const float* weight;  // [width]
-  void* out;            // [rows, width]
-  float* x_sums;        // [rows, width / 32] sums over groups of the rounded outputs, or nullptr
+  const float* x;          // [rows, width]
+  const float* weight;     // [width]
+  void* out;               // [rows, width]
+  float* x_sums;           // [rows, width / 32] sums over groups of the rounded outputs, or nullptr
   const int32_t* row_ids;  // x row of each output row, or nullptr for the same row
   int64_t x_stride, out_stride, x_sums_stride;
   int32_t width;
@@ -135,24 +136,24 @@ struct SamplingArgs {
   const int64_t* positions;   // [rows]
   const int32_t* banned_ids;  // row r owns banned_ids[banned_offsets[r] : banned_offsets[r + 1]]
   const int32_t* banned_offsets;
-  const float* repetition_penalties;  // [rows], 1 is neutral, over prompt and output
-  const float* presence_penalties;    // [rows], 0 is neutral, over output
-  const float* frequency_penalties;   // [rows], 0 is neutral, over output
-  const int32_t* history_ids;         // prompt then output tokens of every row
-  const int32_t* history_offsets;     // [rows + 1]
-  const int32_t* history_prompt_lens; // [rows]
-  const int32_t* bias_ids;            // logit bias, added before everything else
+  const float* repetition_penalties;   // [rows], 1 is neutral, over prompt and output
+  const float* presence_penalties;     // [rows], 0 is neutral, over output
+  const float* frequency_penalties;    // [rows], 0 is neutral, over output
+  const int32_t* history_ids;          // prompt then output tokens of every row
+  const int32_t* history_offsets;      // [rows + 1]
+  const int32_t* history_prompt_lens;  // [rows]
+  const int32_t* bias_ids;             // logit bias, added before everything else
   const float* bias_values;
-  const int32_t* bias_offsets;      // [rows + 1]
-  const uint32_t* allowed_masks;    // [masks, ceil(vocab / 32)] bit 1 = may be drawn
-  const int32_t* allowed_mask_rows; // [rows], -1 for no mask
-  const int32_t* num_logprobs;      // [rows] top entries wanted, -1 none; stride max_logprobs
+  const int32_t* bias_offsets;       // [rows + 1]
+  const uint32_t* allowed_masks;     // [masks, ceil(vocab / 32)] bit 1 = may be drawn
+  const int32_t* allowed_mask_rows;  // [rows], -1 for no mask
+  const int32_t* num_logprobs;       // [rows] top entries wanted, -1 none; stride max_logprobs
   int32_t max_logprobs;
-  int32_t* tokens;           // [rows] out; -1 when the row holds NaN, -2 when nothing may be drawn
-  float* token_logprobs;     // [rows] out, where num_logprobs >= 0
-  int32_t* token_ranks;      // [rows] out, 1 is the largest logit
-  int32_t* top_ids;          // [rows, max_logprobs] out
-  float* top_logprobs;       // [rows, max_logprobs] out
+  int32_t* tokens;        // [rows] out; -1 when the row holds NaN, -2 when nothing may be drawn
+  float* token_logprobs;  // [rows] out, where num_logprobs >= 0
+  int32_t* token_ranks;   // [rows] out, 1 is the largest logit
+  int32_t* top_ids;       // [rows, max_logprobs] out
+  float* top_logprobs;    // [rows, max_logprobs] out
 };
 
 struct Kernels {

@@ -114,7 +114,7 @@ class Model:
     @property
     def num_threads(self) -> int: ...
 
-class ops:  # a submodule: single kernels, for tests and benchmarks
+class ops:  # noqa: N801 - a submodule: single kernels, for tests and benchmarks
     @staticmethod
     def attention(
         isa: str,

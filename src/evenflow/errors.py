@@ -71,3 +71,19 @@ class QueueFullError(EvenflowError):
 
 class TraceError(EvenflowError):
     """A trace file that cannot be read or written, or is of another version."""
+
+
+class RecordError(EvenflowError):
+    """A file of records, results or a workload that cannot be read, written or understood."""
+
+    exit_code = 2
+
+
+class TargetError(EvenflowError):
+    """A server under test that cannot be reached, refuses us, or does not start."""
+
+
+class InvalidRunError(EvenflowError):
+    """A measurement that must not be trusted, and the caller asked to be strict about it."""
+
+    exit_code = 3

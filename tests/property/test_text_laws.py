@@ -7,7 +7,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evenflow.text.detokenizer import Detokenizer
@@ -70,6 +70,7 @@ def test_pushes_and_flush_are_the_decoded_text(output, skip):
 
 
 @given(outputs)
+@example(("metaspace", [0xED + 3, 0xA0 + 3]))
 def test_what_was_pushed_is_never_taken_back(output):
     """Each text so far begins the text of every longer output: no half character came out."""
     kind, ids = output
@@ -80,8 +81,9 @@ def test_what_was_pushed_is_never_taken_back(output):
     for count, token_id in enumerate(ids, 1):
         so_far += detokenizer.push(token_id)[0]
         assert whole.startswith(so_far)
-        # late by one unfinished character at most
-        assert len(tokenizer.decode(ids[:count], continues=True)) - len(so_far) <= 1
+        # late by one unfinished character at most; the codec also waits for the third byte of a
+        # lone surrogate (ED A0 ..), whose first two are two broken characters if nothing follows
+        assert len(tokenizer.decode(ids[:count], continues=True)) - len(so_far) <= 2
 
 
 @given(outputs, stop_lists, st.booleans(), st.integers(0, 20))

@@ -18,7 +18,11 @@ SMALL = ["demo", "--streams", "2", "--long-tokens", "100", "--max-num-batched-to
 
 @pytest.fixture
 def _letters(monkeypatch):
-    monkeypatch.setattr("evenflow.LLM", lambda _, **options: make_llm(**options), raising=False)
+    def build(_, runner, **options):
+        assert runner == "auto"
+        return make_llm(**options)
+
+    monkeypatch.setattr("evenflow.LLM", build, raising=False)
     monkeypatch.setattr("os.getloadavg", lambda: (0.1, 0.1, 0.1))
 
 

@@ -151,7 +151,10 @@ def test_a_switch_takes_only_true_or_false(value):
 
 
 def test_words_outside_the_choice_are_refused():
-    assert refusal(runner="gpu") == ("runner is 'gpu'", "runner takes one of auto, reference, native")
+    assert refusal(runner="gpu") == (
+        "runner is 'gpu'",
+        "runner takes one of auto, reference, native",
+    )
     assert "decode-first" in refusal(policy="fcfs")[1]
     assert refusal(policy=["chunked"])[0] == "policy is ['chunked']"
     assert refusal(model=3)[0] == "model is 3"

@@ -46,7 +46,7 @@ class StallShape(NamedTuple):
         """The engine options of one run; everything else stays at its default."""
         per_stream = self.stream_prompt_tokens + self.stream_tokens
         longest = max(self.long_tokens + self.long_output_tokens, per_stream)
-        block = 16
+        block = 64  # every runner takes it
         blocks = -(-longest // block) + self.num_streams * (-(-per_stream // block) + 1)
         options: dict[str, object] = {
             "max_model_len": longest,

@@ -6,6 +6,7 @@ Draws nothing and reads no clock.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenflow.bench.metrics import GapStats, Window, gap_stats, gaps, tokens_per_s
@@ -122,7 +123,8 @@ def equality_words(equality: Equality) -> str:
     ties = [d for d in equality.differences if d.is_tie]
     faults = [d for d in equality.differences if not d.is_tie]
     parts = [
-        f"{d.request_id} from output token {d.position} (margin {d.margin:.1e})"
+        f"{d.request_id} from output token {d.position}"
+        + ("" if math.isinf(d.margin) else f" (margin {d.margin:.1e})")
         for d in (*faults, *ties)
     ]
     if faults:

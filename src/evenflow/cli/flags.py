@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 Group = dict[str, Any]
 
@@ -90,8 +90,21 @@ _GROUPS = {"engine": ENGINE, "sampling": SAMPLING, "server": SERVER}
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's `engine` and `sampling` parameters by the flags of their group."""
+    return with_groups(_GROUPS)(command)
+
+
+def with_groups(
+    known: Mapping[str, Mapping[str, Flag]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `with_flags`, for groups of a command's own."""
+    return functools.partial(_flatten, known)
+
+
+def _flatten(
+    known: Mapping[str, Mapping[str, Flag]], command: Callable[..., None]
+) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
-    groups = {name: table for name, table in _GROUPS.items() if name in signature.parameters}
+    groups = {name: table for name, table in known.items() if name in signature.parameters}
     kept = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in signature.parameters.values()

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from evenflow.cli import demo, generate, pull, serve
+from evenflow.cli import (
+    bench,
+    blame,
+    compare,
+    demo,
+    doctor,
+    generate,
+    pull,
+    report,
+    serve,
+    sweep,
+)
 from evenflow.errors import EvenflowError
 from evenflow.version import __version__
 
@@ -53,6 +64,12 @@ app.command("generate")(generate.generate)
 app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("pull")(pull.pull)
+app.command("doctor")(doctor.doctor)
+app.command("bench")(bench.bench)
+app.command("sweep")(sweep.sweep)
+app.command("compare")(compare.compare)
+app.command("blame")(blame.blame)
+app.command("report")(report.report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

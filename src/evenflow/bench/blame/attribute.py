@@ -1,0 +1,129 @@
+"""Which prefill was in the way of each episode, as far as a client can tell.
+
+In: episodes and the windows in which prompts were computed. Out: the episodes with culprits, where
+a prefill explains them. Three facts speak against a prefill, however well it overlaps: most streams
+went on meanwhile; the prompts in flight are too short for the time lost; or the gap is far longer
+than the other gaps that the same prompt's chunks made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evenflow.bench.blame.model import Culprit
+from evenflow.bench.blame.witness import Witnesses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from evenflow.bench.blame.find import Found
+    from evenflow.bench.blame.model import Episode
+    from evenflow.bench.blame.prefills import Prefills
+    from evenflow.bench.records import RequestRecord
+
+    Floats = NDArray[np.float64]
+
+EXPLAINS = 0.5  # of the time lost must be prefill
+EXPLAINS_ALONE = 0.8  # where only one stream ran, so that no other can show that it stood still
+MIN_CHUNKS = 3  # so many other slow gaps show how long this prompt's chunks are
+OUTLIER = 2.5  # times their median is no chunk of it
+CHUNK_ROOM = 1.5  # later chunks of a prompt are dearer than its first ones
+SMALL = 0.02  # a share below this is not worth a culprit
+
+
+def attribute(
+    episodes: Sequence[Episode],
+    prefills: Prefills,
+    requests: Sequence[RequestRecord],
+    found: Found,
+) -> None:
+    """Set cause, culprits, evidence and a first confidence of every episode that prefills explain."""
+    if not len(prefills):
+        return
+    chunks = _Chunks(found)
+    for episode in episodes:
+        if episode.alone:
+            continue
+        shared_s = prefills.shared_s(episode.start_s, episode.end_s)
+        # a stalled stream's own prefill was over before its gap began
+        candidates = np.flatnonzero(shared_s > 0)
+        if not len(candidates):
+            continue
+        costs = []
+        for i in candidates:
+            ms = float(shared_s[i] * 1e3)
+            costs.append(min(ms, chunks.most_ms(prefills, int(i), episode)))
+        total = sum(costs)
+        length_ms = (episode.end_s - episode.start_s) * 1e3
+        excess = max(episode.excess_ms, 1e-9)
+        coverage = min(1.0, total / excess)
+        if coverage < (EXPLAINS if episode.num_decoding > 1 else EXPLAINS_ALONE):
+            continue
+        scale = min(1.0, length_ms / total) * min(1.0, excess / length_ms)
+        episode.culprits = sorted(
+            (
+                _culprit(prefills, int(i), ms * scale, requests)
+                for i, ms in zip(candidates, costs, strict=True)
+                if ms >= SMALL * total
+            ),
+            key=lambda culprit: -culprit.ms,
+        )
+        episode.cause = "prefill"
+        episode.confidence = coverage * _sureness(episode, prefills, candidates)
+        episode.evidence = _evidence(episode, coverage)
+
+
+def _culprit(
+    prefills: Prefills, index: int, ms: float, requests: Sequence[RequestRecord]
+) -> Culprit:
+    """Its tokens in the episode are those of its window, in proportion to the time."""
+    cost = max(float(prefills.cost_ms[index]), 1e-9)
+    tokens = float(prefills.tokens[index]) * min(1.0, ms / cost)
+    return Culprit(requests[int(prefills.request[index])].id, ms, tokens)
+
+
+def _sureness(episode: Episode, prefills: Prefills, candidates: NDArray[np.int64]) -> float:
+    """How far the facts beyond the overlap support a prefill."""
+    others = len(episode.stalls) + episode.num_progressing
+    together = len(episode.stalls) / others
+    seen = 1.0 if episode.num_decoding > 1 else 0.8  # one stream shows no common stall
+    lengths_known = 1.0 if bool(prefills.known[candidates].all()) else 0.6
+    return together * seen * lengths_known
+
+
+def _evidence(episode: Episode, coverage: float) -> str:
+    top = episode.culprits[0]
+    words = f"{len(episode.stalls)} of {episode.num_decoding} streams stood still"
+    more = f" and {len(episode.culprits) - 1} more" if len(episode.culprits) > 1 else ""
+    return (
+        f"{words}; the prefill of {top.request_id}{more} was under way and explains "
+        f"{coverage:.0%} of the time lost"
+    )
+
+
+class _Chunks:
+    """How long the chunks of each prompt were, judged by the slow gaps during its prefill."""
+
+    def __init__(self, found: Found) -> None:
+        self._witnesses = Witnesses(found)
+        self._slow: dict[int, list[tuple[float, float]]] = {}
+
+    def most_ms(self, prefills: Prefills, index: int, episode: Episode) -> float:
+        """The most that this prefill can have cost in the episode."""
+        if index not in self._slow:
+            window = float(prefills.start_s[index]), float(prefills.end_s[index])
+            self._slow[index] = self._witnesses.seen(*window).slow
+        middle = (episode.start_s + episode.end_s) / 2
+        others = [e - s for s, e in self._slow[index] if not s < middle < e]
+        if len(others) < MIN_CHUNKS:
+            return np.inf
+        median_ms = float(np.median(others)) * 1e3
+        length_ms = (episode.end_s - episode.start_s) * 1e3
+        carried = sum(others) * 1e3 >= 0.5 * float(prefills.cost_ms[index])
+        if carried and length_ms > OUTLIER * median_ms:
+            return CHUNK_ROOM * median_ms
+        return np.inf

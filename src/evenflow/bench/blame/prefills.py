@@ -1,0 +1,168 @@
+"""When each request's prompt must have been computed, from the outside.
+
+A client sees when a request was sent and when its first token came. In between the request waits,
+then its prompt is computed. Engines take prompts in the order in which they came, so the wait for
+those before it can be taken off. What is left may still hold a wait for a place; how long the
+prompt itself takes follows from prompts of about the same length, and from how much of their
+windows the streams of the same engine were slow. The work is at the window's end.
+
+In: requests and gaps. Out: arrays, one entry per prompt. Knows nothing of stalls.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from evenflow.bench.blame.witness import Witnesses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from evenflow.bench.blame.find import Found
+    from evenflow.bench.records import RequestRecord
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+QUICK = 0.25  # the quantile of the rates, by their tokens: the slower windows also hold waits
+TOGETHER = 0.25  # of a usual gap: first tokens this close came out of one step
+ALIKE = 1.5  # prompts whose lengths differ by less than this factor cost about the same per token
+MOSTLY = 0.75  # of a window is work: then all of it is taken for work
+
+
+@dataclass(frozen=True, slots=True)
+class Prefills:
+    """Windows in which prompts were computed, in the order of their ends.
+
+    Attributes:
+        start_s, end_s: the window; within it the prompt was being computed.
+        tokens: prompt tokens; where unknown, what the window's length suggests.
+        known: whether the prompt's length is known.
+        request: index into the requests that they were made from.
+        ms_per_token: the run's rate; None when no prompt's length is known.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    tokens: Floats
+    known: NDArray[np.bool_]
+    request: Ints
+    ms_per_token: float | None
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    @property
+    def cost_ms(self) -> Floats:
+        """How long each took."""
+        return np.asarray((self.end_s - self.start_s) * 1e3, np.float64)
+
+    def shared_s(self, start_s: float, end_s: float) -> Floats:
+        """Seconds that each window shares with a stretch of time."""
+        shared = np.minimum(self.end_s, end_s) - np.maximum(self.start_s, start_s)
+        return np.asarray(np.maximum(shared, 0.0), np.float64)
+
+
+class _Rate(NamedTuple):
+    """Milliseconds per token of a group of prompts that ended together, and its size."""
+
+    ms_per_token: float
+    tokens: float
+    longest: float
+
+
+def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
+    """The windows of all requests that were sent.
+
+    A request that failed before its first token has a window too, up to its end: the server may
+    well have worked on it.
+    """
+    rows = []
+    for number, r in enumerate(requests):
+        end_s = r.first_token_s if r.first_token_s is not None else r.end_s
+        if r.send_s is not None and end_s is not None and end_s > r.send_s:
+            rows.append((end_s, r.send_s, number, r.prompt_tokens))
+    rows.sort()
+    ends = np.array([row[0] for row in rows])
+    sends = np.array([row[1] for row in rows])
+    index = np.array([row[2] for row in rows], np.int64)
+    known = np.array([row[3] is not None and row[3] > 0 for row in rows], np.bool_)
+    tokens = np.array([float(row[3] or 0) for row in rows])
+    pace_ms = found.pace_ms or 0.0
+    together_s = TOGETHER * pace_ms / 1e3
+    starts = _after_those_before(sends, ends, together_s)
+    rates = _rates(starts, ends, np.where(known, tokens, 0.0), together_s, Witnesses(found))
+    if not rates:
+        return Prefills(starts, ends, tokens, known, index, None)
+    overall = _quick(rates)
+    lengths_ms = (ends - starts) * 1e3
+    # a prompt takes a step, however short it is
+    cost_ms = np.maximum(pace_ms, tokens * _local(rates, tokens))
+    # a window cut too short: the step that ended the wait already held a first chunk
+    early = np.minimum(starts, ends - cost_ms / 1e3)
+    work = np.where(cost_ms >= MOSTLY * lengths_ms, early, ends - cost_ms / 1e3)
+    starts = np.where(known, np.maximum(sends, work), starts)
+    tokens = np.where(known, tokens, lengths_ms / max(overall, 1e-9))
+    return Prefills(starts, ends, tokens, known, index, overall)
+
+
+def _after_those_before(sends: Floats, ends: Floats, together_s: float) -> Floats:
+    """The start of each window: sending, or the first token of the last one that was ahead."""
+    starts = sends.copy()
+    for i in range(len(sends)):
+        low = int(np.searchsorted(ends, sends[i], side="right"))
+        high = int(np.searchsorted(ends, ends[i] - together_s, side="left"))
+        for j in range(high - 1, low - 1, -1):
+            if sends[j] <= sends[i]:
+                starts[i] = max(starts[i], ends[j])
+                break
+    return starts
+
+
+def _rates(
+    starts: Floats, ends: Floats, tokens: Floats, together_s: float, witnesses: Witnesses
+) -> list[_Rate]:
+    """The rate of each window, or of each group of windows that end together."""
+    rates: list[_Rate] = []
+    i = 0
+    while i < len(ends):
+        j = i + 1
+        while j < len(ends) and ends[j] - ends[i] <= together_s:
+            j += 1
+        total = float(tokens[i:j].sum())
+        if total > 0:
+            start_s, end_s = float(starts[i:j].min()), float(ends[i:j].max())
+            slow_ms = witnesses.slow_ms(start_s, end_s)
+            length_ms = (end_s - start_s) * 1e3 if slow_ms is None else slow_ms
+            rates.append(_Rate(length_ms / total, total, float(tokens[i:j].max())))
+        i = j
+    return rates
+
+
+def _quick(rates: Sequence[_Rate]) -> float:
+    ordered = sorted(rates)
+    weights = np.cumsum([rate.tokens for rate in ordered])
+    return ordered[int(np.searchsorted(weights, QUICK * weights[-1]))].ms_per_token
+
+
+def _local(rates: Sequence[_Rate], tokens: Floats) -> Floats:
+    """For each prompt the rate of those of about its length, since long ones cost more per token."""
+    buckets: dict[int, list[_Rate]] = {}
+    for rate in rates:
+        buckets.setdefault(_bucket(rate.longest), []).append(rate)
+    overall = _quick(rates)
+    known: dict[int, float] = {}
+    for bucket in {_bucket(float(t)) for t in tokens}:
+        near = [r for b in (bucket - 1, bucket, bucket + 1) for r in buckets.get(b, ())]
+        known[bucket] = _quick(near) if near else overall
+    return np.array([known[_bucket(float(t))] for t in tokens])
+
+
+def _bucket(tokens: float) -> int:
+    return math.floor(math.log(max(tokens, 1.0)) / math.log(ALIKE))

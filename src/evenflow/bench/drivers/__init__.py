@@ -1,0 +1,1 @@
+"""Ways to a server: over HTTP, or in this process."""

@@ -1,0 +1,1 @@
+"""The experiments that answer the questions about chunked prefill, each as one command."""

@@ -1,0 +1,163 @@
+"""May this run be believed? Verdicts on the client and on the experiment, each with its figure.
+
+In: the records of a run and what was asked for. Out: findings; one that is not ok makes the run
+INVALID. A benchmark whose client was the bottleneck measures the client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from evenflow.bench.gaps import Window, gap_table
+from evenflow.bench.measure import ATTACKER, ttft_ms
+from evenflow.bench.probes import CPU, ECHO, LAG
+from evenflow.bench.workload.draw import VICTIM
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenflow.bench.records import Records
+
+MAX_SHARE = 0.2  # of a measured figure that the client's own delay may be
+FLOOR_S = 0.002  # delays below this disturb nothing that is worth measuring
+MAX_BUSY = 0.8  # of one core
+MIN_RATE = 0.95  # of the rate that was asked for
+MAX_FAILED = 0.05
+EDGE_S = 0.005  # clocks and buffers blur the edges of a window by so much
+
+
+class Finding(NamedTuple):
+    """One check: its name, whether it passed, and the figures in words."""
+
+    name: str
+    ok: bool
+    fact: str
+
+
+def judge(records: Records, *, asked_rate: float | None = None) -> list[Finding]:
+    """All checks that apply to a run.
+
+    Args:
+        records: of the run.
+        asked_rate: requests per second that an open loop was to send.
+    """
+    findings = [
+        *_client_delay(records),
+        *_client_busy(records),
+        *_rate(records, asked_rate),
+        *_victims(records),
+        *_failures(records),
+    ]
+    return [f for f in findings if f is not None]
+
+
+def _client_delay(records: Records) -> list[Finding]:
+    """The client's own delay against the gaps and the TTFT that it measured."""
+    gaps = gap_table(records.requests)
+    firsts = [t for r in records.requests if r.ok and (t := ttft_ms(r)) is not None]
+    found = []
+    for kind, name in ((LAG, "loop lag"), (ECHO, "echo delay")):
+        values = [p.value_s for p in records.probes if p.kind == kind]
+        if not values:
+            continue
+        p50, p99 = np.percentile(values, [50, 99])
+        limits = []
+        if gaps:
+            limits.append((p50, float(np.percentile(gaps.ms, 50)), "p50", "ITL"))
+            limits.append((p99, float(np.percentile(gaps.ms, 99)), "p99", "ITL"))
+        elif firsts:
+            limits.append((p99, float(np.percentile(firsts, 50)), "p99", "TTFT"))
+        for delay_s, measured_ms, percent, figure in limits:
+            allowed_s = max(FLOOR_S, MAX_SHARE * measured_ms / 1e3)
+            found.append(
+                Finding(
+                    f"client {name}",
+                    bool(delay_s <= allowed_s),
+                    f"{percent} {name} {delay_s * 1e3:.2f} ms against a {percent} {figure} of "
+                    f"{measured_ms:.1f} ms (allowed {allowed_s * 1e3:.1f} ms)",
+                )
+            )
+    return found
+
+
+def _client_busy(records: Records) -> list[Finding]:
+    """How much of a core the client took, where it is a process of its own."""
+    samples = [p for p in records.probes if p.kind == CPU]
+    if len(samples) < 2:
+        return []
+    busy = samples[-1].value_s - samples[0].value_s
+    share = busy / max(samples[-1].time_s - samples[0].time_s, 1e-9)
+    messages = sum(len(r.messages) for r in records.requests)
+    each = f", {busy / messages * 1e6:.0f} microseconds a message" if messages else ""
+    return [
+        Finding("client cpu", share <= MAX_BUSY, f"{share * 100:.0f} % of one core{each}"),
+    ]
+
+
+def _rate(records: Records, asked: float | None) -> list[Finding]:
+    """Whether an open loop kept its schedule."""
+    sends = sorted(r.send_s for r in records.requests if r.send_s is not None and not r.turn)
+    if asked is None or len(sends) < 3 or sends[-1] <= sends[0]:
+        return []
+    reached = (len(sends) - 1) / (sends[-1] - sends[0])
+    return [
+        Finding(
+            "rate",
+            reached >= MIN_RATE * asked,
+            f"{reached:.2f} requests/s sent, {asked:.2f} asked for",
+        )
+    ]
+
+
+def _victims(records: Records) -> list[Finding]:
+    """Whether every stream was decoding all through every long prompt's prefill."""
+    victims = [r for r in records.requests if r.class_name == VICTIM]
+    windows = [
+        Window(r.send_s, r.first_token_s)
+        for r in records.requests
+        if r.class_name == ATTACKER and r.send_s is not None and r.first_token_s is not None
+    ]
+    if not victims:
+        return []
+    streams = {r.id.partition("~")[0] for r in victims}
+    if not windows:
+        attackers = any(r.class_name == ATTACKER for r in records.requests)
+        fact = "no long prompt got a first token"
+        return [Finding("victims", ok=False, fact=fact)] if attackers else []
+    worst = min(
+        len(
+            {
+                r.id.partition("~")[0]
+                for r in victims
+                if r.ok
+                and len(r.messages) > 1
+                and r.messages[0].time_s <= w.start_s + EDGE_S
+                and r.messages[-1].time_s >= w.end_s - EDGE_S
+            }
+        )
+        for w in windows
+    )
+    return [
+        Finding(
+            "victims",
+            worst == len(streams),
+            f"{worst} of {len(streams)} streams were decoding all through the "
+            f"{'prefill' if len(windows) == 1 else 'worst prefill'}"
+            + ("" if worst == len(streams) else "; raise --output-len"),
+        )
+    ]
+
+
+def _failures(records: Records) -> list[Finding]:
+    failed = sum(not r.ok for r in records.requests)
+    total = len(records.requests)
+    if not total:
+        return [Finding("requests", ok=False, fact="no request was sent")]
+    return [Finding("requests", failed <= MAX_FAILED * total, f"{failed:,} of {total:,} failed")]
+
+
+def is_valid(findings: Sequence[Finding]) -> bool:
+    """Whether all checks passed."""
+    return all(f.ok for f in findings)

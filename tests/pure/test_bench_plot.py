@@ -1,0 +1,50 @@
+"""Pictures made of characters."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from evenflow.bench.conduct import ConductOptions, Conductor
+from evenflow.bench.live import LiveView, sparkline
+from evenflow.bench.plot import Band, scatter
+from evenflow.bench.workload.build import WorkloadOptions, make_workload
+from evenflow.bench.workload.prompts import Calibration
+from helpers.bench import FakeDriver
+from helpers.recorded import make_record, steady
+
+
+def test_a_plot_has_its_axes_and_a_lane():
+    lines = scatter([(0.0, 10.0), (1.0, 500.0)], width=60, height=6, bands=[Band(0.5, 0.6)])
+    assert len(lines) == 6 + 3
+    assert all(len(line) <= 60 for line in lines)
+    assert "ms" in lines[0]
+    assert "▀" in lines[6]
+    assert scatter([], width=60, height=6) == []
+
+
+def test_a_sparkline_is_as_high_as_its_values():
+    assert sparkline([1.0, 8.0]) == "▂█"
+    assert sparkline([]) == ""
+
+
+def test_the_live_view_shows_how_far_the_run_is_and_a_stream_that_stands_still_now():
+    workload = make_workload(WorkloadOptions(num_prompts=4, max_concurrency=2))
+    conductor = Conductor(
+        workload,
+        FakeDriver(),
+        options=ConductOptions(),
+        calibration=Calibration(),
+        clock=lambda: 3.0,
+    )
+    conductor.state.records.add(make_record(steady(50)))
+    conductor.state.records.add(make_record([], id="bad", error="HTTP 500"))
+    conductor.state.running["r9"] = make_record(steady(101, first_s=0.5), id="r9", end_s=None)
+    out = io.StringIO()
+    Console(file=out, width=100).print(LiveView(conductor).render())
+    shown = out.getvalue()
+    assert "2 done, 1 failed" in shown
+    assert "1 running" in shown
+    assert "3 s, 3 s left" in shown
+    assert "worst 1500.0 ms" in shown  # since 1.5 s nothing has come

@@ -1,0 +1,135 @@
+"""Blame from a client's view against the step records of our own engine and scheduler.
+
+The engine is real; only the time a step takes is made up, on a clock that the runner moves.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from evenflow.bench.blame import BlameOptions, blame
+from evenflow.bench.blame.steps import StepEvidence, records_of
+from evenflow.config import EngineConfig
+from evenflow.engine import Engine
+from evenflow.llm import scheduler_options
+from evenflow.sampling import SamplingParams
+from evenflow.schedule.scheduler import Scheduler
+from evenflow.trace import Trace
+from helpers.blamed import mixture
+from helpers.engines import LetterTokenizer, SpellingRunner
+from helpers.synthetic import Arrival
+
+DECODE_S, TOKEN_S, CONTEXT_S = 0.01, 2e-5, 4e-10
+
+
+class _Timed(SpellingRunner):
+    """Moves the clock by what a step costs, and sends what is due by then."""
+
+    def __init__(self, arrivals) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.due = sorted(arrivals, reverse=True)
+        self.send = lambda arrival: None
+
+    def submit(self, plan):
+        chunks = plan.spans[plan.num_decodes :]
+        self.now_s += DECODE_S + sum(
+            s.length * (TOKEN_S + CONTEXT_S * (s.start + s.length / 2)) for s in chunks
+        )
+        while self.due and self.due[-1].at_s <= self.now_s:
+            self.send(self.due.pop())
+        return super().submit(plan)
+
+
+class _Records:
+    def __init__(self) -> None:
+        self.steps, self.requests = [], []
+
+    def step(self, record) -> None:
+        self.steps.append(record)
+
+    def request(self, record) -> None:
+        self.requests.append(record)
+
+
+def _run(arrivals, **options) -> Trace:
+    """Serve all arrivals; one stream runs all along, so that the clock never stands still."""
+    runner, records = _Timed(arrivals), _Records()
+    values = {"num_kv_blocks": 20_000, "block_size": 16, "max_model_len": 30_000, **options}
+    config = EngineConfig.resolve(
+        values, context_length=32_768, kv_bytes_per_token=4, free_memory_bytes=2**34
+    )
+    engine = Engine(
+        config,
+        Scheduler(scheduler_options(config)),
+        runner,
+        LetterTokenizer(),
+        clock=lambda: runner.now_s,
+        observers=[records],
+    )
+    done = []
+
+    def sink(events):
+        done.extend(e for e in events if e.finish_reason is not None)
+
+    def send(arrival):
+        params = SamplingParams(max_tokens=arrival.output_tokens, ignore_eos=True)
+        # differing prompts, so that none comes from the prefix cache
+        mark = len(done) + len(runner.due) * 7
+        prompt = [1 + (mark + i * 31 + i // 13) % 900 for i in range(arrival.prompt_tokens)]
+        engine.submit(prompt, params, sink, request_id=arrival.id)
+
+    runner.send = send
+    for i in range(6):
+        params = SamplingParams(max_tokens=2500, ignore_eos=True)
+        engine.submit([5 + i] * 32, params, sink, request_id=f"steady-{i}")
+    while len(done) < len(arrivals) + 6:
+        assert engine.failure is None
+    engine.close()
+    return Trace({}, records.steps, records.requests, [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": 30_000},
+        {"max_num_batched_tokens": 8192, "max_partial_prefills": 1},
+        {"max_num_batched_tokens": 8192},
+    ],
+    ids=["chunking off", "chunks too large", "several lanes"],
+)
+def test_blame_agrees_with_the_engines_own_steps(options):
+    trace = _run(mixture(21, count=45, rate=3.0), **options)
+    quick = BlameOptions(permutations=199)
+    outside = blame(records_of(trace), quick)
+    inside = blame(records_of(trace), quick, StepEvidence(trace))
+    assert inside.depth == "steps"
+    assert outside.depth == "records"
+    assert inside.explained_share > 0.95
+    assert outside.verdict == inside.verdict
+    total = agreed = 0
+    for ours, truth in zip(outside.episodes, inside.episodes, strict=True):
+        assert ours.stalls == truth.stalls
+        total += len(ours.stalls)
+        most = truth.culprits[0].ms
+        right = {c.request_id for c in truth.culprits if c.ms >= 0.8 * most}
+        if ours.culprits and ours.culprits[0].request_id in right:
+            agreed += len(ours.stalls)
+    assert total > 40
+    assert agreed >= 0.95 * total, (agreed, total)
+
+
+def test_the_advised_budget_does_bound_the_engines_gaps():
+    lengths = [6000, 24_000, 12_000, 18_000, 9000, 21_000]
+    arrivals = [Arrival(2.0 + 4 * i, f"long-{i}", n, 16) for i, n in enumerate(lengths)]
+    before = _run(arrivals, max_num_batched_tokens=30_000, enable_chunked_prefill=False)
+    quick = BlameOptions(permutations=49, target_ms=60.0)
+    advice = blame(records_of(before), quick, StepEvidence(before)).budget
+    assert advice is not None
+    assert advice.tokens is not None
+    after = records_of(_run(arrivals, max_num_batched_tokens=advice.tokens))
+    result = blame(after, BlameOptions(permutations=49, limit_ms=60.0))
+    assert result.num_stalls <= 0.001 * result.num_gaps
+    # and not by being far too small: half of it again would not do
+    larger = records_of(_run(arrivals, max_num_batched_tokens=advice.tokens * 3 // 2))
+    assert blame(larger, BlameOptions(permutations=49, limit_ms=60.0)).num_stalls > 0
