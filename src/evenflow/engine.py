@@ -7,6 +7,7 @@ events of a step, one call per sink and step, on the engine's thread.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
     from evenflow.config import EngineConfig
     from evenflow.runner.interface import Runner, StepHandle
-    from evenflow.schedule.scheduler import Scheduler
+    from evenflow.schedule.scheduler import Scheduler, SchedulerStats
     from evenflow.text.tokenizer import Tokenizer
     from evenflow.types import FinishReason, StepPlan
+
+log = logging.getLogger("evenflow")
 
 # An odd constant spreads consecutive request numbers over all seeds (Knuth's golden ratio hash).
 SEED_STRIDE = 0x9E3779B97F4A7C15
@@ -160,6 +163,10 @@ class Engine:
                 raise self._why_closed()
             self._inbox.put(lambda: self._journal.observers.append(observer))
 
+    def stats(self) -> SchedulerStats:
+        """Counts of this moment, from any thread; one step may change several of them between."""
+        return self._scheduler.stats()
+
     def close(self) -> None:
         """End every open request with "abort", stop the thread and close the runner."""
         with self._door:
@@ -213,8 +220,9 @@ class Engine:
             while not self._stopping:
                 self._take_commands()
                 self._step()
-        except BaseException as error:  # noqa: BLE001 - nobody may be left waiting, whatever it was
+        except BaseException as error:  # nobody may be left waiting, whatever it was
             self.failure = error
+            log.critical("the engine has died", exc_info=error)
         with self._door:
             self._closed = True
         self._end_everything()

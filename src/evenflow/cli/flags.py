@@ -1,6 +1,6 @@
 """The options of the engine and of sampling as flags, spelt as in vLLM where it has the same one.
 
-A command says `engine: Group` or `sampling: Group` and gets, by name, what was given on the command
+A command says `engine: Group` (or `sampling`, or `server`) and gets, by name, what was given on the command
 line and nothing else, so that every default lives with its option and not here.
 """
 
@@ -70,7 +70,22 @@ SAMPLING = {
     "ignore_eos": Flag(bool, "Go on after the model's end of sequence.", "--ignore-eos"),
 }
 
-_GROUPS = {"engine": ENGINE, "sampling": SAMPLING}
+SERVER = {
+    "host": Flag(str, "Address to listen on; 127.0.0.1 unless told otherwise."),
+    "port": Flag(int, "Port to listen on; 8000 unless told otherwise."),
+    "api_key": Flag(list[str], "A key that clients must show; may be repeated."),
+    "served_model_name": Flag(list[str], "The model's name for clients; may be repeated."),
+    "max_num_queued_reqs": Flag(int, "Requests that may wait; one more gets a 429."),
+    "max_body_bytes": Flag(int, "The largest request body."),
+    "request_timeout": Flag(float, "Seconds that a request may take; 0 is no limit."),
+    "drain_timeout": Flag(float, "Seconds that running requests get after SIGTERM."),
+    "stream_interval": Flag(int, "Tokens per message of a stream; 1 unless told otherwise."),
+    "max_stream_buffer_bytes": Flag(int, "Unread bytes after which a slow reader is cut off."),
+    "metrics_prefix": Flag(str, "Metrics' names begin with it; vllm keeps its dashboards working."),
+    "public_metrics": Flag(bool, "/metrics needs no key.", "--public-metrics"),
+}
+
+_GROUPS = {"engine": ENGINE, "sampling": SAMPLING, "server": SERVER}
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from evenflow.cli.config_table import config_lines
 from evenflow.cli.flags import Group, with_flags
 from evenflow.errors import InvalidRequestError
 
@@ -131,11 +132,8 @@ def _show_config(config: EngineConfig, *, json: bool, alone: bool) -> None:
             }
         )
         return
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        print("  ".join([*cells, row.reason]).rstrip(), file=out)
-    print(f"the KV pool holds {config.num_kv_tokens:,} tokens", file=out)
+    for line in config_lines(config):
+        print(line, file=out)
 
 
 def _answer(llm: LLM, text: str, params: SamplingParams, wanted: Wanted) -> None:

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from evenflow.cli import bench, blame, compare, demo, doctor, generate, pull, report, sweep
+from evenflow.cli import (
+    bench,
+    blame,
+    compare,
+    demo,
+    doctor,
+    generate,
+    pull,
+    report,
+    serve,
+    sweep,
+)
 from evenflow.errors import EvenflowError
 from evenflow.version import __version__
 
@@ -52,6 +63,7 @@ def _root(
 
 
 app.command("generate")(generate.generate)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("pull")(pull.pull)
 app.command("doctor")(doctor.doctor)

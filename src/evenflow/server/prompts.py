@@ -1,0 +1,128 @@
+"""From a request's texts or messages to token ids, without holding up the streams.
+
+A long prompt takes milliseconds to encode, so it is done on another thread, where the tokenizer
+lets go of the interpreter's lock; a short one is done at once, which is cheaper than to hand it over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from evenflow.server.protocol import FieldError, UnsupportedFieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from evenflow.server.state import Model
+    from evenflow.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+MAX_INLINE_CHARACTERS = 2_000
+ALWAYS_READ = {"role", "content"}
+
+
+class Prompt(NamedTuple):
+    """Token ids, and the text that an echo begins with."""
+
+    ids: list[int]
+    echo: str
+
+
+class PromptReader:
+    """Encodes prompts; owns one worker thread."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evenflow-encode")
+
+    async def run(self, num_characters: int, work: Callable[[], T]) -> T:
+        """Do it here if it is little, else on the worker."""
+        if num_characters <= MAX_INLINE_CHARACTERS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Stop the worker."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def encode(
+    tokenizer: Tokenizer, prompts: Sequence[str | list[int]], *, add_special: bool, echo: bool
+) -> list[Prompt]:
+    """The prompts of a completion.
+
+    Raises:
+        InvalidRequestError: a text that cannot be encoded.
+    """
+    made = []
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            ids = tokenizer.encode(prompt, add_special_tokens=add_special)
+            made.append(Prompt(ids, prompt if echo else ""))
+        else:
+            made.append(Prompt(prompt, _decoded(tokenizer, prompt) if echo else ""))
+    return made
+
+
+def _decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
+    if any(token < 0 for token in ids):
+        return ""  # the engine refuses it with the right words
+    return tokenizer.decode(ids)
+
+
+def encode_chat(
+    model: Model,
+    messages: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    *,
+    add_special: bool,
+) -> list[Prompt]:
+    """The prompt of a conversation.
+
+    Raises:
+        InvalidRequestError: messages that the model's template does not take.
+        UnsupportedFieldError: a message has a field that the template does not read.
+    """
+    cleaned = [
+        _readable(index, message, model.tokenizer.chat_template or "")
+        for index, message in enumerate(messages)
+    ]
+    rendered = model.render_chat(cleaned, **options)
+    if add_special:
+        return [Prompt(model.tokenizer.encode(rendered), "")]
+    return [Prompt(model.tokenizer.encode_chat(rendered), "")]
+
+
+def _readable(index: int, message: Mapping[str, Any], template: str) -> dict[str, Any]:
+    """The message without its empty fields; one that would be ignored is refused."""
+    kept = {key: value for key, value in message.items() if value is not None or key == "content"}
+    for key, value in kept.items():
+        if key in ALWAYS_READ or not value or re.search(rf"\b{re.escape(key)}\b", template):
+            continue
+        raise UnsupportedFieldError(
+            f"messages.{index}.{key} is given, which this model's chat template does not read",
+            hint="leave it out, or say it in the content",
+            param=f"messages.{index}.{key}",
+        )
+    if "role" not in kept:
+        raise FieldError(
+            f"messages.{index}.role is missing",
+            hint='a role is a name such as "system", "user" or "assistant"',
+            param=f"messages.{index}.role",
+        )
+    return kept
+
+
+def num_characters(value: object) -> int:
+    """Roughly how much text there is in a body's prompt or messages; ids count one each."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(num_characters(one) for one in value.values())
+    if isinstance(value, list):
+        if value and isinstance(value[0], int):
+            return len(value)
+        return sum(num_characters(one) for one in value)
+    return 1
