@@ -58,6 +58,10 @@ def settle_compute(take: Options, native: NativeFacts) -> Compute:
         )
     if runner is None and native.problem:
         runner = take.settle("runner", "reference", native.problem)
+        take.warnings.append(
+            f"the native runner cannot be used: {native.problem}; the reference runner is used, "
+            "which is several times slower"
+        )
     elif runner is None:
         runner = take.settle("runner", "native", "the fastest that this machine runs")
     return _native(take, native) if runner == "native" else _reference(take)

@@ -66,6 +66,8 @@ class SpellingRunner:
 def make_engine(runner=None, observers=(), **options) -> Engine:
     """An engine over a `SpellingRunner`; the clock ticks once a call."""
     values = {"num_kv_blocks": 64, "block_size": 4, "max_model_len": 128} | options
+    if values.get("runner") in {None, "auto"}:
+        values["runner"] = "reference"  # by name: falling back to it is worth a warning
     config = EngineConfig.resolve(
         values, context_length=256, kv_bytes_per_token=4, free_memory_bytes=2**30
     )

@@ -37,6 +37,8 @@ def test_auto_falls_back_and_says_why(native):
     assert (config.runner, config.block_size) == ("reference", 16)
     wanted = native.problem if native else "this build has no native runner"
     assert config.origins["runner"] == ("auto", wanted)
+    assert wanted in config.warnings[0]
+    assert resolve(native, runner="reference").warnings == ()
     assert config.kv_cache_memory_bytes == config.num_kv_tokens * 4000
 
 

@@ -104,6 +104,8 @@ def _run(
     title = demo_view.ON if chunked else demo_view.OFF
     options: dict[str, Any] = shape.options(chunked=chunked)
     with LLM(model, runner=runner, **options) as llm:
+        for warning in llm.config.warnings if not chunked else ():  # the same for both runs
+            print(f"warning: {warning}", file=sys.stderr)
         stall.check_shape(shape, llm.model.spec.context_length)
         prompts = stall.real_prompts(llm.tokenizer, shape)
         with demo_view.live(title, shape) as watch:
