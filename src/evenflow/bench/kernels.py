@@ -224,7 +224,7 @@ def chunk_rows(load: Load, repeats: int, tokens: int) -> Iterator[Row]:
     whole = load.seconds(Span(request, 0, tokens, 1), repeats=repeats)
     for size in (256, 64):
         starts = range(0, tokens, size)
-        parts = [Span(request, s, min(size, tokens - s), 1) for s in starts]
+        parts = [Span(request, s, min(size, tokens - s), int(s + size >= tokens)) for s in starts]
         seconds = sum(load.seconds(part, repeats=repeats) for part in parts)
         yield Row(f"{tokens} tokens in chunks of {size}", "prompts/s", 1 / whole, 1 / seconds)
 
