@@ -12,6 +12,11 @@
 #include <immintrin.h>
 #endif
 
+// A test stretches the moments in which two threads could meet badly.
+#ifndef EVENFLOW_POOL_PAUSE
+#define EVENFLOW_POOL_PAUSE()
+#endif
+
 namespace evenflow {
 namespace {
 
@@ -88,13 +93,17 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// A thread that wakes up late holds an old serial: the job number in the lane's counter keeps it
-// from taking a tile of a job whose function it has not read.
+// A thread that wakes up late holds an old serial: the job numbers in the lane keep it from taking
+// a tile of a job whose function it has not read. While `next` stays what was read, `end` is that
+// job's too once its number says so, since a job is set up only when the one before has ended.
 bool ThreadPool::claim(Lane& lane, uint32_t serial, int* tile) {
   uint64_t next = lane.next.load(std::memory_order_acquire);
   while (static_cast<uint32_t>(next >> 32) == serial) {
     const uint32_t index = static_cast<uint32_t>(next);
-    if (index >= lane.end.load(std::memory_order_relaxed)) return false;
+    EVENFLOW_POOL_PAUSE();
+    const uint64_t end = lane.end.load(std::memory_order_relaxed);
+    if (static_cast<uint32_t>(end >> 32) != serial) return false;  // the next job is being set up
+    if (index >= static_cast<uint32_t>(end)) return false;
     if (lane.next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel,
                                         std::memory_order_acquire)) {
       *tile = static_cast<int>(index);
@@ -136,8 +145,10 @@ void ThreadPool::run_job(int num_tiles, int unit, Job job, const void* context) 
   for (int i = 0; i < count; ++i) {
     const auto begin = static_cast<uint64_t>(first_unit(num_tiles / unit, i)) * unit;
     const auto end = static_cast<uint64_t>(first_unit(num_tiles / unit, i + 1)) * unit;
-    lanes_[i]->end.store(static_cast<uint32_t>(end), std::memory_order_relaxed);
-    lanes_[i]->next.store(static_cast<uint64_t>(serial) << 32 | begin, std::memory_order_release);
+    const uint64_t number = static_cast<uint64_t>(serial) << 32;
+    lanes_[i]->end.store(number | end, std::memory_order_relaxed);
+    EVENFLOW_POOL_PAUSE();
+    lanes_[i]->next.store(number | begin, std::memory_order_release);
   }
   serial_.store(serial, std::memory_order_seq_cst);
   serial_.notify_all();

@@ -49,10 +49,12 @@ class ThreadPool {
  private:
   using Job = void (*)(const void* context, int tile, int thread);
 
-  // The claim counter of one thread's range: job number in the high half, next tile in the low.
+  // One thread's range: the next tile and the end of the range in the low halves, the number of the
+  // job they belong to in both high halves. A thread that read `next` of one job must not meet the
+  // `end` of the following one, or it would claim a tile that no job has.
   struct alignas(128) Lane {
     std::atomic<uint64_t> next{0};
-    std::atomic<uint32_t> end{0};
+    std::atomic<uint64_t> end{0};
   };
 
   void run_job(int num_tiles, int unit, Job job, const void* context);
