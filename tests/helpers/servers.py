@@ -165,8 +165,10 @@ def make_document() -> dict:
 
 
 def until(condition) -> None:
-    """Wait for something that must come."""
+    """Wait for something that must come; minutes late is a hang, and says so."""
+    given_up = time.monotonic() + 300
     while not condition():
+        assert time.monotonic() < given_up, "waited in vain"
         time.sleep(0.001)
 
 
