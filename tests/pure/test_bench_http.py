@@ -95,6 +95,14 @@ def test_steady_streams_are_cut_when_the_long_prompts_are_through(tmp_path):
     assert any("~" in r.id for r in outcome.records.requests)  # begun anew after 30 tokens
 
 
+def test_a_stream_begun_anew_and_cut_before_its_first_token_is_no_failure(tmp_path):
+    """With two tokens each, streams spend most of the run before their first."""
+    options = WorkloadOptions(streams=8, input_len="20", output_len="2", inject=["50/2@0.2s"])
+    with serve(FAST) as server:
+        outcome = run(server.url, tmp_path / "r.jsonl", make_workload(options))
+    assert outcome.metrics.counts.failed == 0
+
+
 def test_an_open_loop_keeps_its_schedule_and_a_cap_shows_as_waiting(tmp_path):
     options = WorkloadOptions(num_prompts=10, request_rate=100.0, input_len="9", output_len="9")
     workload = make_workload(options)

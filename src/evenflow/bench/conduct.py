@@ -347,6 +347,7 @@ class Conductor:
             await self._places.acquire()
         self.state.running[record.id] = record
         self.state.num_sent += 1
+        keep = True
         try:
             answer = await self._driver.send(prepared, record, self.clock)
         except asyncio.CancelledError:
@@ -354,6 +355,7 @@ class Conductor:
                 record.error, record.finish_reason = "", CUT
                 if not record.messages:
                     record.error = INTERRUPTED
+                    keep = not again  # begun anew just before the end: it has nothing to say
             else:
                 record.error = INTERRUPTED
             raise
@@ -362,7 +364,8 @@ class Conductor:
                 self._places.release()
             self.state.running.pop(record.id, None)
             self._written.pop(record.id, None)
-            self.add(record)
+            if keep:
+                self.add(record)
         return record, answer
 
     async def _write_open(self) -> None:
