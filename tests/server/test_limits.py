@@ -221,3 +221,108 @@ def test_idle_connections_and_a_queue_cost_no_step():
         return plans
 
     assert run(500, 200) == run(0, 0)
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+def test_headers_that_do_not_end_are_refused_after_a_while():
+    """Each line comes in time for the last one; the whole does not."""
+    with serving(header_timeout_s=0.2) as served, connect(served.port) as slow:
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n")
+        stop = threading.Event()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not stop.wait(0.02):
+                    slow.sendall(b"x-more: 1\r\n")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            answer = read_until(slow, b"}}")
+        finally:
+            stop.set()
+            dripping.join()
+        assert num_open(served) == 0
+    status, fields, error = parts(answer)
+    assert status == 408
+    assert fields["connection"] == "close"
+    assert error["error"]["code"] == "header_timeout"
+    assert "0.2 s" in error["error"]["message"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_connection_that_asks_nothing_is_closed(sent, used):
+    """A line break alone is no request, also behind an answer."""
+    with serving(header_timeout_s=0.1) as served, connect(served.port) as idle:
+        if used:
+            idle.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            read_until(idle, b"}")
+            sent = sent or b"\r\n"
+        idle.sendall(sent)
+        rest = read_all(idle)
+    assert rest == b"" or (rest.startswith(b"HTTP/1.1 408 ") and sent)
+
+
+def test_a_kept_connection_may_rest_longer_than_headers_may_take():
+    with serving(header_timeout_s=0.1) as served, connect(served.port) as kept:
+        for _ in range(2):
+            kept.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            read_until(kept, b"}")
+            with connect(
+                served.port
+            ) as other:  # closed by its own timer, after ours would have been
+                assert read_all(other) == b""
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("what", ["line", "one header", "many headers"])
+def test_headers_that_are_too_large_are_refused(what, pieces):
+    head = {
+        "line": b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n",
+        "one header": b"GET /health HTTP/1.1\r\nx-long: " + b"a" * 3000,
+        "many headers": b"GET /health HTTP/1.1\r\n" + b"x-many: 1\r\n" * 300,
+    }[what]
+    with serving(max_header_bytes=2048) as served, connect(served.port) as large:
+        size = -(-len(head) // pieces)
+        with contextlib.suppress(ConnectionError, BrokenPipeError):
+            for start in range(0, len(head), size):
+                large.sendall(head[start : start + size])
+        answer = read_until(large, b"}}")
+    status, _, error = parts(answer)
+    assert status == 431
+    assert error["error"]["code"] == "headers_too_large"
+    assert "2,048 bytes" in error["error"]["message"]
+
+
+def test_a_body_does_not_count_as_a_header():
+    """Both come in one piece; and the next request on the connection is counted from zero."""
+    with serving(max_header_bytes=1024) as served, connect(served.port) as kept:
+        body = json.dumps({"prompt": "a" * 3000, "max_tokens": 1}).encode()
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"x-fill: " + b"a" * 600 + b"\r\ncontent-length: %d\r\n\r\n" % len(body)
+        )
+        for _ in range(3):
+            kept.sendall(head + body)
+            assert b"HTTP/1.1 200 " in read_until(kept, b"}}")
+
+
+def test_an_unread_body_does_not_hold_a_connection():
+    with serving(header_timeout_s=0.1, max_body_bytes=2000) as served, connect(served.port) as idle:
+        idle.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: 9000\r\n\r\n{"
+        )
+        assert read_all(idle).startswith(b"HTTP/1.1 413 ")
+
+
+def test_what_is_no_http_gets_an_error_of_the_usual_shape(served):
+    with connect(served.port) as other:
+        other.sendall(b"\x16\x03\x01 a TLS greeting\r\n\r\n")
+        status, _, error = parts(read_all(other))
+    assert status == 400
+    assert error["error"]["code"] == "malformed_request"

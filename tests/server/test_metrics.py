@@ -63,6 +63,35 @@ def test_a_prompt_in_four_chunks_shows_four_increments():
     assert counts["evenflow:iteration_tokens_total_sum"] == 29 + 2
 
 
+def test_the_prefix_cache_is_counted_when_a_prompt_is_admitted():
+    """Not at its end: a long answer would hide for minutes what the cache does."""
+    runner = SpellingRunner()
+    model = LetterModel(runner)
+    prompt = [7] * 30
+    names = ("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens_cached")
+
+    def counts() -> list[float]:
+        found = scrape(served.port)
+        return [found[f"evenflow:{name}_total"] for name in names]
+
+    with serving(model) as served:
+        seen = []
+        for max_tokens in (1, 50):
+            runner.gate = threading.Semaphore(0)
+            body = {"prompt": prompt, "max_tokens": max_tokens}
+            start = served.server.state.feed.num_seen
+            connection = post(served.port, "/v1/completions", body, headers=CLOSE)
+            runner.gate.release(1)
+            until(lambda start=start: served.server.state.feed.num_seen == start + 1)
+            seen.append(counts())
+            runner.gate.release(100)
+            read_all(connection)
+            model.wait_idle()
+            seen.append(counts())
+        assert served.server.state.metrics._not_admitted == {}
+    assert seen == [[30, 0, 0], [30, 0, 0], [60, 28, 28], [60, 28, 28]]
+
+
 def test_gauges_are_of_this_moment():
     runner = SpellingRunner()
     runner.gate = threading.Semaphore(0)

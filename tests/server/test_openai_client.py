@@ -184,3 +184,24 @@ def test_an_unknown_model_and_a_path_from_elsewhere(client):
 def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(client):
     with pytest.raises(openai.BadRequestError, match=r"5,000 tokens.*4,096"):
         client.completions.create(model="letters", prompt=[1] * 5000, max_tokens=1)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_than_the_context_has_room_for_are_refused_when_asked_for(client, name):
+    size = len("user: hello")
+    room = 4096 - size
+    options = {"model": "letters", "messages": MESSAGES}
+    with pytest.raises(
+        openai.BadRequestError, match=rf"{size} tokens .* {room + 1:,}.* 4,096"
+    ) as it:
+        client.chat.completions.create(**options, **{name: room + 1})
+    assert it.value.response.json()["error"]["param"] == name
+    answer = client.chat.completions.create(**options, **{name: room}, stop=["a"])
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_default_limit_is_cut_to_the_room(client):
+    answer = client.completions.create(model="letters", prompt=[1] * 4090)
+    assert answer.usage.completion_tokens == 6
+    with pytest.raises(openai.BadRequestError, match=r"4,090 tokens .* 7"):
+        client.completions.create(model="letters", prompt=[[1], [1] * 4090], max_tokens=7)

@@ -77,6 +77,8 @@ SERVER = {
     "served_model_name": Flag(list[str], "The model's name for clients; may be repeated."),
     "max_num_queued_reqs": Flag(int, "Requests that may wait; one more gets a 429."),
     "max_body_bytes": Flag(int, "The largest request body."),
+    "max_header_bytes": Flag(int, "The largest request line and headers together."),
+    "header_timeout": Flag(float, "Seconds in which they must arrive; 30 unless told otherwise."),
     "request_timeout": Flag(float, "Seconds that a request may take; 0 is no limit."),
     "drain_timeout": Flag(float, "Seconds that running requests get after SIGTERM."),
     "stream_interval": Flag(int, "Tokens per message of a stream; 1 unless told otherwise."),

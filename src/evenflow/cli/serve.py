@@ -38,7 +38,7 @@ def serve(
 
     keys = server.pop("api_key", ()) or _key_from_environment()
     names = server.pop("served_model_name", ())
-    for name in ("request_timeout", "drain_timeout"):
+    for name in ("header_timeout", "request_timeout", "drain_timeout"):
         if name in server:
             server[f"{name}_s"] = server.pop(name)
     settings = Settings(api_keys=tuple(keys), served_model_names=tuple(names), **server)

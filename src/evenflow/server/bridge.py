@@ -29,7 +29,7 @@ class Receiver(Protocol):
 class Meter(Protocol):
     """What times the streams."""
 
-    def arrive(self, request_id: str) -> None:
+    def arrive(self, request_id: str, num_prompt_tokens: int) -> None:
         """A request is about to be queued."""
         ...
 
@@ -68,7 +68,7 @@ class Bridge:
     ) -> None:
         """Queue a request; errors as for `Engine.submit`."""
         self._receivers[request_id] = receiver
-        self._meter.arrive(request_id)
+        self._meter.arrive(request_id, len(ids))
         try:
             self._engine.submit(ids, params, self, request_id=request_id)
         except BaseException:

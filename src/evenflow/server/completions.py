@@ -14,7 +14,13 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from evenflow.server.answer import RAW_SEND, StreamAnswer, WholeAnswer, cutter
 from evenflow.server.call import Call, StreamingCall
 from evenflow.server.intake import deadline_s, read_json
-from evenflow.server.prompts import PromptReader, encode, encode_chat, num_characters
+from evenflow.server.prompts import (
+    PromptReader,
+    check_room,
+    encode,
+    encode_chat,
+    num_characters,
+)
 from evenflow.server.protocol import ChatRequest, CompletionRequest, SamplingBody, parse
 from evenflow.server.replies import Head, Kind
 
@@ -101,7 +107,8 @@ class Completions:
     ) -> Response:
         state = self._state
         settings = state.settings
-        _, bridge = state.ready()
+        model, bridge = state.ready()
+        check_room(body, prompts, model.config.max_model_len)
         limit_s = clock.left_s(deadline_s(request, settings.request_timeout_s))
         state.admit(len(prompts))
         name = ("chatcmpl-" if kind == "chat" else "cmpl-") + state.new_id()

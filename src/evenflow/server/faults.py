@@ -37,6 +37,26 @@ class SlowBodyError(EvenflowError):
     http_status = 408
 
 
+class MalformedError(EvenflowError):
+    """What came is no HTTP request."""
+
+    http_status = 400
+    code = "malformed_request"
+
+
+class SlowHeadersError(EvenflowError):
+    """The headers did not arrive in time."""
+
+    http_status = 408
+    code = "header_timeout"
+
+
+class HeadersTooLargeError(EvenflowError):
+    """The request line and the headers have more bytes than the server takes."""
+
+    http_status = 431
+
+
 class BodyTooLargeError(EvenflowError):
     """The body has more bytes than the server takes."""
 
@@ -89,6 +109,7 @@ _CODES = {
     413: "body_too_large",
     415: "unsupported_media_type",
     429: "queue_full",
+    431: "headers_too_large",
     503: "unavailable",
     504: "timeout",
 }

@@ -36,6 +36,7 @@ class Metrics:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._arrived_s: dict[str, float] = {}
+        self._not_admitted: dict[str, int] = {}  # of requests without a chunk yet: prompt tokens
         self._last_token_s: dict[str, float] = {}
         self._finished_s: deque[float] = deque(maxlen=1000)
         self._floor_s: float | None = None  # a step without a prompt takes about this long
@@ -134,12 +135,20 @@ class Metrics:
         self.step_tokens.observe(record.num_tokens)
         for chunk in record.chunks:
             self.chunks.observe(chunk.length)
+            self._admit(chunk.request_id, chunk.cached)
         if record.predicted_s is not None:
             self.predicted_s += record.predicted_s
             self.predicted_real_s += record.seconds
         self._count_stall(record)
         self.last_gaps, self._gaps = self._gaps, {}
         self.last_num_tokens, self._num_tokens = self._num_tokens, 0
+
+    def _admit(self, request_id: str, num_cached_tokens: int) -> None:
+        """Count a prompt's look-up in the prefix cache, with its first chunk."""
+        num_tokens = self._not_admitted.pop(request_id, None)
+        if num_tokens is not None:
+            self.num_looked_up_tokens += num_tokens
+            self.num_cached_tokens += num_cached_tokens
 
     def _count_stall(self, record: StepRecord) -> None:
         """What prompts added to the gaps of this step, over a step without one."""
@@ -156,17 +165,17 @@ class Metrics:
             self.stall_s += sum(max(0.0, gap_s - floor_s) * n for gap_s, n in self._gaps.items())
 
     def request(self, record: RequestRecord) -> None:
-        """A request has ended."""
+        """A request has ended; when its first step was its last, that step's record comes later."""
         self._finished_s.append(record.finish_s)
         self.finishes[record.finish_reason] += 1
-        self.num_cached_tokens += record.cached_tokens
         e2e, queue, prefill, decode, mean, prompt, output = self.per_request
         e2e.observe(record.finish_s - record.arrival_s)
         prompt.observe(record.prompt_tokens)
         output.observe(record.output_tokens)
         if record.first_scheduled_s is None:
+            self._not_admitted.pop(record.id, None)
             return
-        self.num_looked_up_tokens += record.prompt_tokens
+        self._admit(record.id, record.cached_tokens)
         queue.observe(record.first_scheduled_s - record.arrival_s)
         if record.first_token_s is None:
             return
@@ -178,13 +187,15 @@ class Metrics:
 
     # -- the loop's thread ------------------------------------------------------------------
 
-    def arrive(self, request_id: str) -> None:
+    def arrive(self, request_id: str, num_prompt_tokens: int) -> None:
         """A request is about to be queued."""
         self._arrived_s[request_id] = self._clock()
+        self._not_admitted[request_id] = num_prompt_tokens
 
     def forget(self, request_id: str) -> None:
         """It was refused after all."""
         self._arrived_s.pop(request_id, None)
+        self._not_admitted.pop(request_id, None)
 
     def count_refusal(self) -> None:
         """A request found the queue full."""

@@ -16,6 +16,7 @@ from evenflow.server.protocol import FieldError, UnsupportedFieldError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from evenflow.server.protocol import SamplingBody
     from evenflow.server.state import Model
     from evenflow.text.tokenizer import Tokenizer
 
@@ -70,6 +71,28 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
     if any(token < 0 for token in ids):
         return ""  # the engine refuses it with the right words
     return tokenizer.decode(ids)
+
+
+def check_room(body: SamplingBody, prompts: Sequence[Prompt], max_model_len: int) -> None:
+    """Refuse more tokens than the context has room for, where the client asked for so many.
+
+    A limit that is only the default's is cut to the room instead. That is vLLM's rule.
+
+    Raises:
+        FieldError: a prompt and the tokens asked for exceed the context.
+    """
+    name, asked = body.asked_tokens()
+    if asked is None:
+        return
+    for prompt in prompts:
+        room = max_model_len - len(prompt.ids)
+        if 0 < room < asked:  # without any room the engine says what is wrong with the prompt
+            raise FieldError(
+                f"the prompt has {len(prompt.ids):,} tokens and {name} is {asked:,}, together "
+                f"{len(prompt.ids) + asked:,}, but this model's context holds {max_model_len:,}",
+                hint=f"ask for at most {room:,}, shorten the prompt, or leave {name} out",
+                param=name,
+            )
 
 
 def encode_chat(

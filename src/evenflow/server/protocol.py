@@ -51,7 +51,7 @@ class SamplingBody(Body):
         default=None,
         ge=1,
         le=LARGEST_ID,
-        description="Tokens to generate at most; never beyond the model's context.",
+        description="Tokens to generate at most; they must fit into the context beside the prompt.",
     )
     temperature: float | None = Field(
         default=None, ge=0, le=100, description="0 is greedy; 1 unless given."
@@ -124,6 +124,10 @@ class SamplingBody(Body):
     truncate_prompt_tokens: Annotated[Any, Only(hint="shorten the prompt before it is sent")] = None
     cache_salt: Annotated[Any, Only(hint=_CACHE)] = None
 
+    def asked_tokens(self) -> tuple[str, int | None]:
+        """The field that limits the answer, and what the client said there."""
+        return "max_tokens", self.max_tokens
+
     def sampling(self, default_max_tokens: int | None) -> SamplingParams:
         """How the answer's tokens are drawn.
 
@@ -143,8 +147,9 @@ class SamplingBody(Body):
             "priority",
         )
         given = {name: getattr(self, name) for name in names}
+        _, asked = self.asked_tokens()
         return SamplingParams(
-            max_tokens=default_max_tokens if self.max_tokens is None else self.max_tokens,
+            max_tokens=default_max_tokens if asked is None else asked,
             stop=tuple(self.stop),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             **{name: value for name, value in given.items() if value is not None},
@@ -273,9 +278,11 @@ class ChatRequest(SamplingBody):
                 hint="leave max_tokens out: it is the older name of the other",
             )
 
-    def sampling(self, default_max_tokens: int | None) -> SamplingParams:
-        """How the answer's tokens are drawn; see `SamplingBody.sampling`."""
-        return super().sampling(self.max_completion_tokens or default_max_tokens)
+    def asked_tokens(self) -> tuple[str, int | None]:
+        """The field that limits the answer, and what the client said there."""
+        if self.max_completion_tokens is None:
+            return super().asked_tokens()
+        return "max_completion_tokens", self.max_completion_tokens
 
 
 class TokenizeRequest(Body):

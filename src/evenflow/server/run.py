@@ -22,6 +22,7 @@ import uvicorn
 from evenflow.errors import ConfigError
 from evenflow.server.app import make_api
 from evenflow.server.bridge import Bridge
+from evenflow.server.door import door_class
 from evenflow.server.exposition import Exposition
 from evenflow.server.gate import Gate
 from evenflow.server.metrics import Metrics
@@ -93,7 +94,7 @@ class Server:
             uvicorn.Config(
                 Gate(self._api, settings, self.state.new_id),
                 loop="uvloop",
-                http="httptools",
+                http=door_class(settings),
                 ws="none",
                 lifespan="off",
                 log_config=None,

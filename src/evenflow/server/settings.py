@@ -27,6 +27,9 @@ class Settings:
             answers. Empty means the name it was loaded by.
         max_num_queued_reqs: requests that may wait for a seat; one more is refused with 429.
         max_body_bytes: the largest request body.
+        max_header_bytes: the largest request line and headers together.
+        header_timeout_s: seconds in which they must have arrived, from the connection's begin or the
+            first byte after an answer.
         request_timeout_s: a request that takes longer is cancelled; 0 is no limit.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         stream_interval: tokens per message of a stream.
@@ -45,6 +48,8 @@ class Settings:
     served_model_names: tuple[str, ...] = ()
     max_num_queued_reqs: int = 1000
     max_body_bytes: int = 8 * 1024**2
+    max_header_bytes: int = 64 * 1024
+    header_timeout_s: float = 30.0
     request_timeout_s: float = 0.0
     drain_timeout_s: float = 30.0
     stream_interval: int = 1
@@ -56,6 +61,8 @@ class Settings:
         _check_range("port", self.port, 0, 65_535)
         _check_range("max_num_queued_reqs", self.max_num_queued_reqs, 0, 10**6)
         _check_range("max_body_bytes", self.max_body_bytes, 1024, 2**31)
+        _check_range("max_header_bytes", self.max_header_bytes, 1024, 2**24)
+        _check_range("header_timeout", self.header_timeout_s, 0.05, 10**6)
         _check_range("request_timeout", self.request_timeout_s, 0, 10**6)
         _check_range("drain_timeout", self.drain_timeout_s, 0, 10**6)
         _check_range("stream_interval", self.stream_interval, 1, 10**6)
