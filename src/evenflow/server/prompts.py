@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from evenflow.server.protocol import FieldError, UnsupportedFieldError
+from evenflow.server.slices import USUAL_S, ask_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,12 @@ class PromptReader:
     """Encodes prompts; owns one worker thread."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evenflow-encode")
+        self._pool = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="evenflow-encode",
+            initializer=ask_for,  # the loop's thread, which starts it, is in more of a hurry
+            initargs=(USUAL_S,),
+        )
 
     async def run(self, num_characters: int, work: Callable[[], T]) -> T:
         """Do it here if it is little, else on the worker."""

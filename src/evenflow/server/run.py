@@ -27,6 +27,7 @@ from evenflow.server.exposition import Exposition
 from evenflow.server.gate import Gate
 from evenflow.server.metrics import Metrics
 from evenflow.server.prompts import PromptReader
+from evenflow.server.slices import LONG_S, SOON_S, ask_for
 from evenflow.server.state import Model, ServerState
 from evenflow.server.steps import StepFeed
 
@@ -144,6 +145,7 @@ class Server:
 
     async def _serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        ask_for(SOON_S)
         serving: asyncio.Future[None] = asyncio.ensure_future(
             self._uvicorn.serve(sockets=[listener])
         )
@@ -197,7 +199,10 @@ class Server:
 
 
 def _on_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Its result, later; the end of the process does not wait for it, as a pool would."""
+    """Its result, later; the end of the process does not wait for it, as a pool would.
+
+    The engine's and the compute threads are children of this one and as patient.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -207,6 +212,7 @@ def _on_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
     def main() -> None:
         outcome: tuple[Callable[[Any], None], object]
+        ask_for(LONG_S)
         try:
             outcome = (future.set_result, work())
         except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
