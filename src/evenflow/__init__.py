@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import EvenflowError
 from evenflow.sampling import SamplingParams
-from evenflow.types import StreamEvent
+from evenflow.structured import StructuredOutputs
+from evenflow.types import StreamEvent, TokenLogprobs
 from evenflow.version import __version__
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ __all__ = [
     "EvenflowError",
     "SamplingParams",
     "StreamEvent",
+    "StructuredOutputs",
+    "TokenLogprobs",
     "__version__",
 ]
 

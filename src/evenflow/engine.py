@@ -258,7 +258,7 @@ class Engine:
     def _emit(self, events: list[TokenEvent], now_s: float, error: Exception | None) -> None:
         """Turn a step's tokens into text and hand them out, one call per sink."""
         outs: dict[Sink, list[StreamEvent]] = {}
-        for request_id, token, logprob, finish in events:
+        for request_id, token, logprobs, finish in events:
             request, push, flush, sink = self._live[request_id]
             text = ""
             if token >= 0:
@@ -274,7 +274,7 @@ class Engine:
                 del self._live[request_id]
                 self._journal.end(request, finish, now_s)
             outs.setdefault(sink, []).append(
-                StreamEvent(request_id, token, text, logprob, finish, error)
+                StreamEvent(request_id, token, text, logprobs, finish, error)
             )
         for sink, stream_events in outs.items():
             sink(stream_events)
