@@ -17,12 +17,14 @@ from evenflow.types import StreamEvent, TokenLogprobs
 from evenflow.version import __version__
 
 if TYPE_CHECKING:
+    from evenflow.completion import Completion, CompletionOutput
     from evenflow.config import EngineConfig
-    from evenflow.llm import LLM, Completion
+    from evenflow.llm import LLM
 
 __all__ = [
     "LLM",
     "Completion",
+    "CompletionOutput",
     "EngineConfig",
     "EvenflowError",
     "SamplingParams",
@@ -34,7 +36,8 @@ __all__ = [
 
 _HOMES = {
     "LLM": "evenflow.llm",
-    "Completion": "evenflow.llm",
+    "Completion": "evenflow.completion",
+    "CompletionOutput": "evenflow.completion",
     "EngineConfig": "evenflow.config",
 }
 

@@ -72,7 +72,9 @@ class SamplingParams:
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     priority: int = 0
-    # whether drawing needs no more than temperature, top_k, top_p, min_p and bans of stop tokens
+    # set by the constructor, for the step loop: whether a penalty is not neutral, and whether
+    # drawing needs no more than temperature, top_k, top_p, min_p and min_tokens
+    has_penalties: bool = field(init=False, repr=False, compare=False, default=False)
     is_plain: bool = field(init=False, repr=False, compare=False, default=True)
 
     def __post_init__(self) -> None:
@@ -94,19 +96,11 @@ class SamplingParams:
         if self.logit_bias is not None:
             put(self, "logit_bias", _checked_bias(self.logit_bias))
         self._check_form()
-        put(self, "is_plain", self._is_plain())
-
-    def _is_plain(self) -> bool:
-        return (
-            self.repetition_penalty == 1
-            and self.presence_penalty == 0
-            and self.frequency_penalty == 0
-            and not self.logit_bias
-            and not self.bad_words
-            and self.structured_outputs is None
-            and self.logprobs is None
-            and self.prompt_logprobs is None
-        )
+        additive = self.presence_penalty != 0 or self.frequency_penalty != 0
+        put(self, "has_penalties", additive or self.repetition_penalty != 1)
+        asks = (self.structured_outputs, self.logprobs, self.prompt_logprobs)
+        plain = not (self.has_penalties or self.logit_bias or self.bad_words)
+        put(self, "is_plain", plain and all(ask is None for ask in asks))
 
     def _check_numbers(self) -> None:
         _check_int("n", self.n, 1, MAX_N)

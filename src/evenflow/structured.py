@@ -44,6 +44,13 @@ class StructuredOutputs:
             )
         getattr(self, f"_check_{given[0]}")()
 
+    @property
+    def given(self) -> tuple[str, Any]:
+        """The name of the one that is set, and its value."""
+        return next(
+            (f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None
+        )
+
     def _check_json(self) -> None:
         if isinstance(self.json, str):
             try:

@@ -10,10 +10,10 @@ makes hundreds per step.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from evenflow.errors import EvenflowError
     from evenflow.schedule.request import Request
@@ -68,6 +68,24 @@ class TokenLogprobs(NamedTuple):
     logprob: float
     rank: int
     top: tuple[tuple[int, float], ...]
+
+
+class MaskSource(Protocol):
+    """Says which tokens may follow what a request has generated so far."""
+
+    def allowed(self, generated: Sequence[int]) -> bytes:
+        """A bit per token id, in native 32-bit words, id 0 lowest; set where it may be drawn.
+
+        A function of `generated` alone, asked for by position, in any order.
+
+        Raises:
+            InvalidRequestError: what was asked for turned out too complex; the request ends.
+        """
+        ...
+
+    def copy(self) -> MaskSource:
+        """The same for another answer, from its beginning."""
+        ...
 
 
 class StepResult(NamedTuple):
