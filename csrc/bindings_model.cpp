@@ -17,6 +17,7 @@
 
 #include "isa.h"
 #include "model.h"
+#include "sampling_arrays.h"
 #include "step_checks.h"
 
 namespace nb = nanobind;
@@ -116,7 +117,7 @@ class NativeModel {
                   Ints context_lens, Ints block_tables, Ints block_offsets, Ints logit_rows,
                   Floats temperatures, Ints top_ks, Floats top_ps, Floats min_ps,
                   Vec<uint64_t> seeds, Vec<int64_t> draw_positions, Ints banned_ids,
-                  Ints banned_offsets) {
+                  Ints banned_offsets, std::optional<nb::dict> extras) {
     const size_t tokens = token_ids.size(), spans = context_lens.size(), rows = logit_rows.size();
     need("positions", positions.size(), tokens);
     need("slots", slots.size(), tokens);
@@ -152,13 +153,16 @@ class NativeModel {
     draw.positions = draw_positions.data();
     draw.banned_ids = banned_ids.data();
     draw.banned_offsets = banned_offsets.data();
+    SamplingSizes sizes{};
+    sizes.banned = static_cast<int64_t>(banned_ids.size());
+    if (extras) take_extras(NamedArrays(*extras), draw, sizes);
     tokens_.resize(rows);
     draw.tokens = tokens_.data();
     {
       nb::gil_scoped_release release;
       widen_tables(step, block_tables.size());
       check_step(step, {model_.shape().vocab, model_.max_positions(), model_.num_blocks()});
-      check_sampling(draw, static_cast<int64_t>(banned_ids.size()));
+      check_sampling(draw, sizes);
       model_.forward(step);
       model_.sample(draw);
     }
@@ -271,7 +275,7 @@ void bind_model(nb::module_& m) {
            nb::arg("top_ks").noconvert(), nb::arg("top_ps").noconvert(),
            nb::arg("min_ps").noconvert(), nb::arg("seeds").noconvert(),
            nb::arg("draw_positions").noconvert(), nb::arg("banned_ids").noconvert(),
-           nb::arg("banned_offsets").noconvert())
+           nb::arg("banned_offsets").noconvert(), nb::arg("extras") = nb::none())
       .def("logits", &NativeModel::logits)
       .def("poison_kv", &NativeModel::poison_kv)
       .def_prop_ro("weight_bytes", &NativeModel::weight_bytes)

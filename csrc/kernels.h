@@ -145,8 +145,10 @@ struct SamplingArgs {
   const int32_t* bias_ids;             // logit bias, added before everything else
   const float* bias_values;
   const int32_t* bias_offsets;       // [rows + 1]
-  const uint32_t* allowed_masks;     // [masks, ceil(vocab / 32)] bit 1 = may be drawn
+  const uint32_t* allowed_masks;     // [masks, mask_words] bit 1 = may be drawn; none beyond
+  int32_t mask_words;                // 32 ids each
   const int32_t* allowed_mask_rows;  // [rows], -1 for no mask
+  const int32_t* targets;            // [rows], a token to report on and not to draw; -1 draws
   const int32_t* num_logprobs;       // [rows] top entries wanted, -1 none; stride max_logprobs
   int32_t max_logprobs;
   int32_t* tokens;        // [rows] out; -1 when the row holds NaN, -2 when nothing may be drawn

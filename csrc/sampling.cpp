@@ -13,6 +13,7 @@ EVENFLOW_INLINE int choose(const SamplingArgs& args, int row, const float* logit
                            const SamplingSpace& space) {
   float top = scan_maxima(logits, args.vocab, space.maxima);
   if (!(top - top == 0.0f)) return kTokenBadLogits;  // NaN or infinite
+  if (args.targets != nullptr && args.targets[row] >= 0) return args.targets[row];
   if (needs_adjusting(args, row)) {
     logits = adjust(args, row, logits, space);
     top = scan_maxima(logits, args.vocab, space.maxima);

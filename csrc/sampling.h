@@ -7,6 +7,7 @@
 //   repetition penalty r, ids seen in prompt or output: l / r where l > 0, else l * r;
 //   frequency and presence penalties f, p, ids seen n times in the output: l -= n f, then l -= p;
 //   allowed mask and banned ids: l = -inf.
+// A row with a target draws nothing: its token is the target.
 // Sums are float64 but not in vocabulary order throughout: partial sums of ranges are added. Log
 // probabilities are those of the row as it came, before any adjustment or temperature.
 #pragma once

@@ -11,7 +11,7 @@ EVENFLOW_INLINE int row_count(const int32_t* offsets, int row) {
 
 EVENFLOW_INLINE const uint32_t* allowed_mask(const SamplingArgs& args, int row) {
   if (args.allowed_mask_rows == nullptr || args.allowed_mask_rows[row] < 0) return nullptr;
-  return args.allowed_masks + int64_t{args.allowed_mask_rows[row]} * ((args.vocab + 31) / 32);
+  return args.allowed_masks + int64_t{args.allowed_mask_rows[row]} * args.mask_words;
 }
 
 struct Penalties {
@@ -65,7 +65,8 @@ EVENFLOW_INLINE const float* adjust(const SamplingArgs& args, int row, const flo
   }
   if (const uint32_t* mask = allowed_mask(args, row)) {
     for (int i = 0; i < args.vocab; ++i) {
-      if ((mask[i / 32] >> (i % 32) & 1u) == 0) space.row[i] = kMinusInfinity;
+      const bool may = i / 32 < args.mask_words && (mask[i / 32] >> (i % 32) & 1u) != 0;
+      if (!may) space.row[i] = kMinusInfinity;
     }
   }
   for (int i = 0, n = row_count(args.banned_offsets, row); i < n; ++i) {

@@ -3,6 +3,7 @@
 #include "step_checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -92,25 +93,76 @@ void check_step(const StepInput& step, const StepLimits& limits) {
   }
 }
 
-void check_sampling(const SamplingArgs& args, int64_t num_banned) {
-  if (args.num_rows == 0) return;
-  check_offsets("banned_offsets", args.banned_offsets, args.num_rows, num_banned, 0);
-  for (int64_t i = 0; i < num_banned; ++i) {
-    check_range("banned_ids", i, args.banned_ids[i], 0, args.vocab - 1);
+namespace {
+
+void check_numbers(const SamplingArgs& args, int row) {
+  check_range("top_ks", row, args.top_ks[row], 0, INT32_MAX);
+  check_range("positions of the draws", row, args.positions[row], 0, INT64_MAX);
+  const bool good = args.temperatures[row] >= 0.0f && args.temperatures[row] <= 100.0f &&
+                    args.top_ps[row] > 0.0f && args.top_ps[row] <= 1.0f &&
+                    args.min_ps[row] >= 0.0f && args.min_ps[row] <= 1.0f;
+  if (!good) {
+    throw std::invalid_argument("row " + std::to_string(row) + " has temperature " +
+                                std::to_string(args.temperatures[row]) + ", top_p " +
+                                std::to_string(args.top_ps[row]) + " and min_p " +
+                                std::to_string(args.min_ps[row]) +
+                                ", but they must lie in [0, 100], (0, 1] and [0, 1]");
   }
-  for (int row = 0; row < args.num_rows; ++row) {
-    check_range("top_ks", row, args.top_ks[row], 0, INT32_MAX);
-    check_range("positions of the draws", row, args.positions[row], 0, INT64_MAX);
-    const bool good = args.temperatures[row] >= 0.0f && args.temperatures[row] <= 100.0f &&
-                      args.top_ps[row] > 0.0f && args.top_ps[row] <= 1.0f &&
-                      args.min_ps[row] >= 0.0f && args.min_ps[row] <= 1.0f;
-    if (!good) {
-      throw std::invalid_argument("row " + std::to_string(row) + " has temperature " +
-                                  std::to_string(args.temperatures[row]) + ", top_p " +
-                                  std::to_string(args.top_ps[row]) + " and min_p " +
-                                  std::to_string(args.min_ps[row]) +
-                                  ", but they must lie in [0, 100], (0, 1] and [0, 1]");
+}
+
+void check_ids(const char* array, const int32_t* ids, int64_t count, int vocab) {
+  for (int64_t i = 0; i < count; ++i) check_range(array, i, ids[i], 0, vocab - 1);
+}
+
+void check_finite(const char* array, const float* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(values[i])) {
+      throw std::invalid_argument(std::string(array) + "[" + std::to_string(i) +
+                                  "] is not a finite number");
     }
+  }
+}
+
+void check_penalties(const SamplingArgs& args, int64_t num_history) {
+  const int rows = args.num_rows;
+  check_offsets("history_offsets", args.history_offsets, rows, num_history, 0);
+  check_ids("history_ids", args.history_ids, num_history, args.vocab);
+  check_finite("repetition_penalties", args.repetition_penalties, rows);
+  check_finite("presence_penalties", args.presence_penalties, rows);
+  check_finite("frequency_penalties", args.frequency_penalties, rows);
+  for (int row = 0; row < rows; ++row) {
+    const int count = args.history_offsets[row + 1] - args.history_offsets[row];
+    check_range("history_prompt_lens", row, args.history_prompt_lens[row], 0, count);
+    if (args.repetition_penalties[row] <= 0.0f) {
+      throw std::invalid_argument("repetition_penalties[" + std::to_string(row) +
+                                  "] is not above 0");
+    }
+  }
+}
+
+}  // namespace
+
+void check_sampling(const SamplingArgs& args, const SamplingSizes& sizes) {
+  const int rows = args.num_rows;
+  if (rows == 0) return;
+  check_offsets("banned_offsets", args.banned_offsets, rows, sizes.banned, 0);
+  check_ids("banned_ids", args.banned_ids, sizes.banned, args.vocab);
+  for (int row = 0; row < rows; ++row) check_numbers(args, row);
+  if (args.history_offsets != nullptr) check_penalties(args, sizes.history);
+  if (args.bias_offsets != nullptr) {
+    check_offsets("bias_offsets", args.bias_offsets, rows, sizes.bias, 0);
+    check_ids("bias_ids", args.bias_ids, sizes.bias, args.vocab);
+    check_finite("bias_values", args.bias_values, sizes.bias);
+  }
+  for (int row = 0; args.allowed_mask_rows != nullptr && row < rows; ++row) {
+    const int64_t masks = args.mask_words == 0 ? 0 : sizes.mask_words / args.mask_words;
+    check_range("allowed_mask_rows", row, args.allowed_mask_rows[row], -1, masks - 1);
+  }
+  for (int row = 0; args.num_logprobs != nullptr && row < rows; ++row) {
+    check_range("num_logprobs", row, args.num_logprobs[row], -1, args.max_logprobs);
+  }
+  for (int row = 0; args.targets != nullptr && row < rows; ++row) {
+    check_range("targets", row, args.targets[row], -1, args.vocab - 1);
   }
 }
 

@@ -20,7 +20,12 @@ struct StepLimits {
 // its own span's table, so that a step can neither race nor touch another's memory.
 void check_step(const StepInput& step, const StepLimits& limits);
 
-// args as for Model::sample; num_rows and vocab filled in. num_banned: length of banned_ids.
-void check_sampling(const SamplingArgs& args, int64_t num_banned);
+// Lengths of the arrays of a SamplingArgs that are not one entry per row.
+struct SamplingSizes {
+  int64_t banned, history, bias, mask_words;
+};
+
+// args as for Model::sample; num_rows and vocab filled in; arrays that are absent are nullptr.
+void check_sampling(const SamplingArgs& args, const SamplingSizes& sizes);
 
 }  // namespace evenflow

@@ -12,26 +12,32 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import EvenflowError
 from evenflow.sampling import SamplingParams
-from evenflow.types import StreamEvent
+from evenflow.structured import StructuredOutputs
+from evenflow.types import StreamEvent, TokenLogprobs
 from evenflow.version import __version__
 
 if TYPE_CHECKING:
+    from evenflow.completion import Completion, CompletionOutput
     from evenflow.config import EngineConfig
-    from evenflow.llm import LLM, Completion
+    from evenflow.llm import LLM
 
 __all__ = [
     "LLM",
     "Completion",
+    "CompletionOutput",
     "EngineConfig",
     "EvenflowError",
     "SamplingParams",
     "StreamEvent",
+    "StructuredOutputs",
+    "TokenLogprobs",
     "__version__",
 ]
 
 _HOMES = {
     "LLM": "evenflow.llm",
-    "Completion": "evenflow.llm",
+    "Completion": "evenflow.completion",
+    "CompletionOutput": "evenflow.completion",
     "EngineConfig": "evenflow.config",
 }
 

@@ -67,6 +67,7 @@ class EngineConfig:
         max_admission_skips: later requests that may be admitted past one that does not fit.
         max_preemptions: after so many, a request comes back only with everything reserved.
         plan_depth: plans that may be in flight at once.
+        max_logprobs: likeliest tokens that a request may have reported with each token.
         seed: where the seeds of requests without one come from.
         origins: for each option above, where its value came from.
         warnings: what a person should know about these values, one sentence each.
@@ -94,6 +95,7 @@ class EngineConfig:
     max_admission_skips: int
     max_preemptions: int
     plan_depth: int
+    max_logprobs: int
     seed: int
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
@@ -219,6 +221,7 @@ def _resolve(
         max_admission_skips=take.integer("max_admission_skips", 64, 0),
         max_preemptions=take.integer("max_preemptions", 3, 0),
         plan_depth=take.integer("plan_depth", 1, 1, 8),
+        max_logprobs=take.integer("max_logprobs", 20, 0),
         seed=take.integer("seed", 0, 0, 2**64 - 1),
         origins=MappingProxyType(take.origins),
         warnings=tuple(take.warnings),

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import psutil
 
+from evenflow.completion import Completion, Gathered
 from evenflow.config import DEFAULT_MODEL, EngineConfig
 from evenflow.engine import Engine
 from evenflow.errors import InvalidRequestError
@@ -32,25 +32,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from evenflow.journal import Observer
-    from evenflow.types import FinishReason, StreamEvent
+    from evenflow.types import StreamEvent
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What became of one prompt.
-
-    `error` is set where `finish_reason` is "error"; text and tokens are then what was there before.
-    """
-
-    prompt: str | None
-    prompt_token_ids: list[int]
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason
-    error: Exception | None = field(default=None)
 
 
 class LLM:
@@ -115,7 +100,7 @@ class LLM:
             params: one for all, or one for each.
 
         Returns:
-            One completion per prompt, in order.
+            One completion per prompt, in order, each with as many outputs as `params.n` asks for.
 
         Raises:
             InvalidRequestError: a prompt or a value is not acceptable. Nothing has been run then.
@@ -158,6 +143,8 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> EventStream:
         """Start one request; iterate over it, with `for` or `async for`, to get its events.
+
+        The events of several choices come interleaved, as they are drawn; see `StreamEvent.index`.
 
         Leaving the loop early, or closing the stream, cancels the request.
 
@@ -219,37 +206,26 @@ class LLM:
         inbox: queue.SimpleQueue[list[StreamEvent]] = queue.SimpleQueue()
         for one, param in zip(ids, params, strict=True):
             self.engine.check(one, param)
-        names: list[str] = []
-        done: dict[str, StreamEvent] = {}
-        tokens: dict[str, list[int]] = {}
-        texts: dict[str, list[str]] = {}
+        gathered = [Gathered(param) for param in params]
+        owner: dict[str, Gathered] = {}
+        num_tokens = num_done = 0
         try:
-            for one, param in zip(ids, params, strict=True):
-                names.append(self.engine.submit(one, param, inbox.put))
+            for one, param, gather in zip(ids, params, gathered, strict=True):
+                gather.name = self.engine.submit(one, param, inbox.put)
+                owner.update(dict.fromkeys(gather.request_ids, gather))
             with Progress(len(ids), self._progress) as progress:
-                while len(done) < len(names):
-                    events = inbox.get()
-                    for event in events:
-                        texts.setdefault(event.request_id, []).append(event.text)
-                        if event.token_id >= 0:
-                            tokens.setdefault(event.request_id, []).append(event.token_id)
-                        if event.finish_reason is not None:
-                            done[event.request_id] = event
-                    progress.update(len(done), sum(map(len, tokens.values())))
+                while num_done < len(ids):
+                    for event in inbox.get():
+                        num_tokens += event.token_id >= 0
+                        num_done += owner[event.request_id].take(event)
+                    progress.update(num_done, num_tokens)
         finally:
-            for name in names:
-                if name not in done:
-                    self.engine.cancel(name)
+            for gather in gathered:
+                if gather.name and not gather.is_done:
+                    self.engine.cancel(gather.name)
         return [
-            Completion(
-                prompt,
-                one,
-                "".join(texts[name]),
-                tokens.get(name, []),
-                cast("FinishReason", done[name].finish_reason),
-                done[name].error,
-            )
-            for prompt, one, name in zip(prompts, ids, names, strict=True)
+            gather.completion(prompt, one)
+            for prompt, one, gather in zip(prompts, ids, gathered, strict=True)
         ]
 
 

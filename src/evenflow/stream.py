@@ -1,5 +1,7 @@
 """One request's events, for a `for` loop or an `async for` loop.
 
+With several choices they come as they are drawn; `StreamEvent.index` tells them apart.
+
 Knows the engine's two ways in and nothing else.
 """
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EventStream:
-    """The events of one request, up to and with the one that has a `finish_reason`.
+    """The events of one request, up to and with the last one that has a `finish_reason`.
 
     The request is submitted when the stream is made, so that a bad prompt raises there. `close`,
     the end of a `with` block and garbage collection cancel it if it still runs.
@@ -33,6 +35,7 @@ class EventStream:
         self._ready: deque[StreamEvent] = deque()
         self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._ended = False
+        self._num_open = params.n
         self.prompt_token_ids = list(prompt_token_ids)
         self.request_id = ""
         # the sink must not keep the stream alive, or nobody would ever cancel an abandoned one
@@ -72,7 +75,9 @@ class EventStream:
 
     def _take(self) -> StreamEvent:
         event = self._ready.popleft()
-        self._ended = event.finish_reason is not None
+        if event.finish_reason is not None:
+            self._num_open -= 1
+            self._ended = self._num_open == 0
         return event
 
     def __enter__(self) -> Self:

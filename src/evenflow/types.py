@@ -9,9 +9,13 @@ makes hundreds per step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from evenflow.errors import EvenflowError
     from evenflow.schedule.request import Request
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -22,7 +26,7 @@ class Span(NamedTuple):
     """`length` positions of one request, from `start`, computed in one step.
 
     `num_logits` counts the trailing positions whose logits are wanted: 0 in a middle chunk, 1 for a
-    decode or the last chunk of a prompt.
+    decode or the last chunk of a prompt, up to `length` where a prompt's own tokens are scored.
     """
 
     request: Request
@@ -54,17 +58,52 @@ class StepPlan(NamedTuple):
         return sum(span.length for span in self.spans)
 
 
+class TokenLogprobs(NamedTuple):
+    """How likely a token was, by the model's own distribution: before any option of sampling.
+
+    `logprob` is natural; `rank` is 1 for the likeliest token (ties share the best rank); `top` are
+    the likeliest tokens, as many as were asked for, best first, each (id, logprob).
+    """
+
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+class MaskSource(Protocol):
+    """Says which tokens may follow what a request has generated so far."""
+
+    def allowed(self, generated: Sequence[int]) -> bytes:
+        """A bit per token id, in native 32-bit words, id 0 lowest; set where it may be drawn.
+
+        A function of `generated` alone, asked for by position, in any order.
+
+        Raises:
+            InvalidRequestError: what was asked for turned out too complex; the request ends.
+        """
+        ...
+
+    def copy(self) -> MaskSource:
+        """The same for another answer, from its beginning."""
+        ...
+
+
 class StepResult(NamedTuple):
     """What a runner returns for a plan.
 
-    `tokens[i]` are the tokens sampled for span i (empty for a middle chunk); `logprobs[i]` runs
-    beside it where asked for, else the list is empty. `seconds` is the time the step took.
+    `tokens[i]` are the tokens sampled for span i (empty for a middle chunk). `logprobs` is empty
+    where nobody asked; else `logprobs[i]` runs beside `tokens[i]`, with None where it was not asked
+    for. `seconds` is the time the step took. `prompt_logprobs[i]` scores the prompt's tokens that
+    follow those rows of span i which are not sampled from. `failed[i]` says why no token can be
+    drawn for span i: its request ends, the others go on.
     """
 
     serial: int
     tokens: list[tuple[int, ...]]
-    logprobs: list[object]
+    logprobs: list[tuple[TokenLogprobs | None, ...]]
     seconds: float
+    prompt_logprobs: Mapping[int, list[TokenLogprobs]] = MappingProxyType({})
+    failed: Mapping[int, EvenflowError] = MappingProxyType({})
 
 
 class TokenEvent(NamedTuple):
@@ -76,7 +115,7 @@ class TokenEvent(NamedTuple):
 
     request_id: str
     token: int
-    logprob: float | None
+    logprobs: TokenLogprobs | None
     finish: FinishReason | None
 
 
@@ -85,12 +124,16 @@ class StreamEvent(NamedTuple):
 
     `token_id` is -1 when the event only ends the request. `text` may be empty (half a character,
     or the possible beginning of a stop string). The event with a `finish_reason` is the last one;
-    with "error", `error` says what happened.
+    with "error", `error` says what happened. `index` says which of the `n` choices it belongs to,
+    each of which has an id of its own. `prompt_logprobs` comes with the first token of a request
+    that asked for it (of choice 0): one entry per token of the prompt, the first is None.
     """
 
     request_id: str
     token_id: int
     text: str
-    logprob: float | None
+    logprobs: TokenLogprobs | None
     finish_reason: FinishReason | None
     error: Exception | None = None
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody calls on an event
+    prompt_logprobs: list[TokenLogprobs | None] | None = None

@@ -40,7 +40,8 @@ def make_params(rows, **values):
 
 def draw(isa, logits, params, threads=1, **more):
     """Tokens of every row; `more` holds further arrays of the kernel's arguments."""
-    arrays = {name: getattr(params, name) for name in SamplingBatch.__slots__}
+    names = (name for name in SamplingBatch.__slots__ if name != "extras")
+    arrays = {name: getattr(params, name) for name in names}
     arrays["tokens"] = np.full(len(logits), -9, np.int32)
     arrays.update(more)
     native.ops.sample(isa, native.ThreadPool(threads), np.ascontiguousarray(logits), arrays)
@@ -129,10 +130,7 @@ def test_any_parameters(data):
             for _ in range(rows)
         ],
     )
-    try:
-        want = sampler.sample(logits, params)
-    except sampler.BadLogitsError:
-        return
+    want = sampler.sample(logits, params)
     for isa in ISAS:
         assert np.array_equal(draw(isa, logits, params, 2), want)
 
@@ -169,8 +167,7 @@ def test_rows_that_cannot_be_drawn_from(isa):
         tokens = draw(isa, logits, params)
         assert list(tokens[:5]) == [-1, -1, -1, -2, -2]
         assert tokens[5] >= 0
-    with pytest.raises(sampler.BadLogitsError):
-        sampler.sample(logits[:1], make_params(1))
+        assert np.array_equal(tokens, sampler.sample(logits, params))
 
 
 def adjusted(logits, histories, prompt_lens, *, repetition, presence, frequency):
@@ -227,7 +224,7 @@ def test_bias_penalties_and_masks(isa):
         "bias_ids": np.array(bias_ids, np.int32).ravel(),
         "bias_values": bias.ravel(),
         "bias_offsets": np.arange(rows + 1, dtype=np.int32) * 3,
-        "allowed_masks": np.packbits(allowed, axis=1, bitorder="little").view(np.uint32).ravel(),
+        "allowed_masks": np.packbits(allowed, axis=1, bitorder="little").view(np.uint32),
         "allowed_mask_rows": mask_rows,
     }
     before = logits.copy()

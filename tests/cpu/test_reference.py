@@ -181,10 +181,11 @@ def test_a_nan_position_changes_nothing_before_it_and_no_neighbour(chunks, value
     for length in chunks:
         plan = plan_of((request, start, length, length), (neighbour, 0, 20, 20))
         handle = runner.submit(plan)
+        failed = handle.result().failed
         if start + length > 80:
-            first = max(81, start + 1)
-            with pytest.raises(RunnerError, match=f"request r: no .* position {first}:"):
-                handle.result()
+            assert list(failed) == [0]  # the neighbour's tokens are drawn
+            with pytest.raises(RunnerError, match=f"request r: no .* {max(81, start + 1)}:"):
+                raise failed[0]
         rows.append(runner.last_logits[:length])
         assert np.abs(runner.last_logits[length:] - wanted[:20]).max() <= TOLERANCE
         start += length
@@ -193,12 +194,13 @@ def test_a_nan_position_changes_nothing_before_it_and_no_neighbour(chunks, value
     assert np.isnan(logits[80:]).all()
 
 
-def test_the_runner_is_usable_after_a_failed_step():
+def test_the_runner_is_usable_after_a_request_has_failed():
     _, model = poisoned(13)
     runner = make_runner(model)
     bad = request_with_blocks("bad", [1, 2, 13], [0])
-    with pytest.raises(RunnerError, match="request bad"):
-        runner.submit(plan_of((bad, 0, 3, 1))).result()
+    result = runner.submit(plan_of((bad, 0, 3, 1))).result()
+    assert result.tokens == [()]
+    assert "request bad" in result.failed[0].message
     good = request_with_blocks("good", [1, 2, 3], [0])  # the block now holds NaN
     assert np.isfinite(prefill(runner, good, [3])).all()
 

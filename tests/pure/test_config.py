@@ -62,6 +62,7 @@ def test_the_defaults_are_the_documented_ones():
         "max_admission_skips": 64,
         "max_preemptions": 3,
         "plan_depth": 1,
+        "max_logprobs": 20,
         "seed": 0,
     }
     assert resolve(runner="reference").warnings == ()

@@ -109,6 +109,8 @@ def sampling_seconds(
         "min_ps": np.zeros(rows, np.float32),
         "seeds": np.arange(rows, dtype=np.uint64),
         "positions": np.arange(rows, dtype=np.int64),
+        "banned_ids": np.empty(0, np.int32),
+        "banned_offsets": np.zeros(rows + 1, np.int32),
         "tokens": np.empty(rows, np.int32),
     }
     seconds = math.inf

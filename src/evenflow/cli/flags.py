@@ -56,6 +56,7 @@ ENGINE = {
     "max_admission_skips": Flag(int, "Requests admitted past one that does not fit, at most."),
     "max_preemptions": Flag(int, "After so many, a request comes back with all reserved."),
     "plan_depth": Flag(int, "Plans that may be in flight at once."),
+    "max_logprobs": Flag(int, "Likeliest tokens that a request may have reported, at most."),
 }
 
 SAMPLING = {

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from evenflow.runner.extras import SamplingExtras, build_extras
+
 if TYPE_CHECKING:
     from evenflow.schedule.request import Request
     from evenflow.types import StepPlan
@@ -27,7 +29,8 @@ class SamplingBatch:
 
     `positions` is the index, in the whole sequence, of the token being drawn; together with
     `seeds` it keys the random number. `banned_ids` holds token ids that may not be drawn, row r
-    owning `banned_ids[banned_offsets[r]:banned_offsets[r + 1]]`.
+    owning `banned_ids[banned_offsets[r]:banned_offsets[r + 1]]`. `extras` is there only where some
+    row needs more.
     """
 
     temperatures: F32
@@ -38,6 +41,7 @@ class SamplingBatch:
     positions: I64
     banned_ids: I32
     banned_offsets: I32
+    extras: SamplingExtras | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +127,14 @@ def _sampling(requests: list[Request], row_positions: I32) -> SamplingBatch:
     count = len(params)
     banned: list[int] = []
     offsets = np.zeros(count + 1, np.int32)
-    for i, request in enumerate(requests):
-        drawn = int(row_positions[i]) + 1 - request.num_prompt_tokens
-        if drawn < request.params.min_tokens:
-            banned += sorted(request.stop_ids)
-        offsets[i + 1] = len(banned)
+    extras = None
+    if not all(p.is_plain and not p.min_tokens for p in params):
+        ends = row_positions.tolist()
+        for i, request in enumerate(requests):
+            banned += _banned(request, ends[i] + 1)
+            offsets[i + 1] = len(banned)
+        if not all(p.is_plain for p in params):
+            extras = build_extras(requests, ends)
     return SamplingBatch(
         temperatures=np.fromiter((p.temperature for p in params), np.float32, count),
         top_ks=np.fromiter((p.top_k for p in params), np.int32, count),
@@ -137,4 +144,16 @@ def _sampling(requests: list[Request], row_positions: I32) -> SamplingBatch:
         positions=row_positions.astype(np.int64) + 1,
         banned_ids=np.array(banned, np.int32),
         banned_offsets=offsets,
+        extras=extras,
     )
+
+
+def _banned(request: Request, position: int) -> list[int]:
+    """The ids that may not be drawn at a position: ends that come too soon, ends of bad words."""
+    start = request.num_prompt_tokens
+    banned = sorted(request.stop_ids) if position - start < request.params.min_tokens else []
+    for word in request.bad_words:
+        begin = position - len(word) + 1
+        if begin >= start and request.token_ids[begin:position] == list(word[:-1]):
+            banned.append(word[-1])
+    return banned

@@ -6,7 +6,9 @@ ids, sampling parameters) inside `submit`, before that returns, and never change
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from evenflow.errors import RunnerError
 
 if TYPE_CHECKING:
     from evenflow.types import StepPlan, StepResult
@@ -22,6 +24,18 @@ class StepHandle(Protocol):
             RunnerError: the step failed; nothing of it may be committed.
         """
         ...
+
+
+class Done(NamedTuple):
+    """The handle of a runner that computes inside `submit`."""
+
+    outcome: StepResult | RunnerError
+
+    def result(self) -> StepResult:
+        """What came of the step."""
+        if isinstance(self.outcome, RunnerError):
+            raise self.outcome
+        return self.outcome
 
 
 class Runner(Protocol):

@@ -8,33 +8,23 @@ nothing of schedules, text or serving.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenflow import _native
 from evenflow.errors import ConfigError, RunnerError
 from evenflow.model.rope import rope_tables
 from evenflow.runner.batch import F32, Batch, build_batch
+from evenflow.runner.interface import Done
+from evenflow.runner.outcome import Report, make_result
 from evenflow.runner.packing import pack_model
-from evenflow.types import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evenflow.model.load import Model
+    from evenflow.types import StepPlan
 
 SLOTS_PER_KERNEL_BLOCK = 64
-_REASONS = {-1: "its largest logit is not a finite number", -2: "every token is banned"}
-
-
-class _Done(NamedTuple):
-    """The handle of a step; this runner computes inside `submit`."""
-
-    outcome: StepResult | RunnerError
-
-    def result(self) -> StepResult:
-        if isinstance(self.outcome, RunnerError):
-            raise self.outcome
-        return self.outcome
 
 
 class NativeRunner:
@@ -112,37 +102,35 @@ class NativeRunner:
         """Fill the KV pool with NaN, so that a slot read by mistake shows."""
         self._open().poison_kv()
 
-    def submit(self, plan: StepPlan) -> _Done:
+    def submit(self, plan: StepPlan) -> Done:
         """Compute the step; what went wrong is raised by the handle's `result`."""
         begin = self._clock()
         batch = build_batch(plan, self._block_size)
         try:
-            drawn = self.step(batch)
+            drawn, report = self.step(batch)
         except RunnerError as error:
-            return _Done(error)
-        tokens: list[list[int]] = [[] for _ in plan.spans]
-        for row, (span, token) in enumerate(zip(batch.row_spans.tolist(), drawn, strict=True)):
-            if token < 0:
-                position = batch.sampling.positions[row]
-                return _Done(
-                    RunnerError(
-                        f"request {plan.spans[span].request.id}: no token can be drawn at"
-                        f" position {position}: {_REASONS[token]}",
-                        hint="the model's weights may be damaged: check the file",
-                    )
-                )
-            tokens[span].append(token)
-        return _Done(StepResult(plan.serial, [tuple(t) for t in tokens], [], self._clock() - begin))
+            return Done(error)
+        return Done(make_result(plan, batch, drawn, report, self._clock() - begin))
 
-    def step(self, batch: Batch) -> list[int]:
-        """Compute a batch; the token drawn for each row, negative where none could be.
+    def step(self, batch: Batch) -> tuple[list[int], Report | None]:
+        """Compute a batch.
+
+        Returns:
+            The token drawn for each row, negative where none could be, and the log probabilities
+            of the rows that asked; None where no row did.
 
         Raises:
             RunnerError: an array has the wrong type, length or range; nothing was computed then.
         """
         model, draw = self._open(), batch.sampling
+        extras, report = None, None
+        if draw.extras is not None:
+            extras = draw.extras.arrays()
+            if draw.extras.num_logprobs is not None:
+                report = Report.empty(draw.extras.num_logprobs)
+                extras |= report._asdict()
         try:
-            return model.step(
+            tokens = model.step(
                 batch.token_ids,
                 batch.positions,
                 batch.slots,
@@ -159,6 +147,7 @@ class NativeRunner:
                 draw.positions,
                 draw.banned_ids,
                 draw.banned_offsets,
+                extras,
             )
         except TypeError:
             raise RunnerError(
@@ -169,6 +158,7 @@ class NativeRunner:
             raise RunnerError(
                 f"the step was refused: {error}", hint="this is a mistake in the engine: report it"
             ) from None
+        return tokens, report
 
     def close(self) -> None:
         """Let go of weights, KV pool and threads."""

@@ -18,9 +18,11 @@ import numpy as np
 
 from evenflow.errors import RunnerError
 from evenflow.model.rope import rope_tables
+from evenflow.runner.adjust import report
 from evenflow.runner.batch import F32, I32, Batch, build_batch
-from evenflow.runner.sampler import BadLogitsError, sample
-from evenflow.types import StepPlan, StepResult
+from evenflow.runner.interface import Done
+from evenflow.runner.outcome import make_result
+from evenflow.runner.sampler import sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evenflow.model.load import Model
+    from evenflow.types import StepPlan
 
 # rows of queries that meet the keys at a time: bounds the scores to a few MB, whatever the prompt
 QUERY_BLOCK = 64
@@ -42,17 +45,6 @@ class _Layer(NamedTuple):
     mlp_norm: F32
     gate_up: F32
     down: F32
-
-
-class _Done(NamedTuple):
-    """The handle of a step; this runner computes inside `submit`."""
-
-    outcome: StepResult | RunnerError
-
-    def result(self) -> StepResult:
-        if isinstance(self.outcome, RunnerError):
-            raise self.outcome
-        return self.outcome
 
 
 class ReferenceRunner:
@@ -92,8 +84,8 @@ class ReferenceRunner:
         """Logits of the last step, [rows, vocabulary], rows as in `Batch.logit_rows`."""
         return self._logits
 
-    def submit(self, plan: StepPlan) -> _Done:
-        """Compute the step; what went wrong is raised by the handle's `result`."""
+    def submit(self, plan: StepPlan) -> Done:
+        """Compute the step."""
         if self._closed:
             raise RunnerError("the reference runner is closed", hint="make a new one")
         begin = self._clock()
@@ -101,22 +93,13 @@ class ReferenceRunner:
         # a NaN is reported by name at the end, and exp(-gate) may overflow to the right answer
         with np.errstate(over="ignore", invalid="ignore"):
             self._logits = self.forward(batch)
-        try:
-            drawn = sample(self._logits, batch.sampling).tolist()
-        except BadLogitsError as error:
-            request = plan.spans[batch.row_spans[error.row]].request
-            position = batch.sampling.positions[error.row]
-            return _Done(
-                RunnerError(
-                    f"request {request.id}: no token can be drawn at position {position}: {error}",
-                    hint="the model's weights may be damaged: check the file",
-                )
-            )
-        tokens: list[list[int]] = [[] for _ in plan.spans]
-        for span, token in zip(batch.row_spans.tolist(), drawn, strict=True):
-            tokens[span].append(token)
+            drawn = sample(self._logits, batch.sampling)
+        extras = batch.sampling.extras
+        found = None
+        if extras is not None and extras.num_logprobs is not None:
+            found = report(self._logits, drawn, extras.num_logprobs)
         taken = self._clock() - begin
-        return _Done(StepResult(plan.serial, [tuple(t) for t in tokens], [], taken))
+        return Done(make_result(plan, batch, drawn.tolist(), found, taken))
 
     def close(self) -> None:
         """Let go of weights and KV cache."""

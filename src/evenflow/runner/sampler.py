@@ -1,12 +1,18 @@
 """Draws one token per row of logits: the rule that every runner follows.
 
-In: float32 logits and a `SamplingBatch`. Out: token ids. Knows nothing of requests or steps: a draw
+In: float32 logits and a `SamplingBatch`. Out: token ids. Log probabilities that a row reports are of
+its logits as they came, before step 2: see `adjust.report`. Knows nothing of requests or steps: a draw
 is a function of the row, its parameters, the seed and the position alone.
 
 The rule, for one row `l` of V float32 logits. Comparisons are of the stated type, with no slack.
 
-1. *Check.* If the largest logit is NaN or infinite (a NaN anywhere counts), the row is refused.
-2. *Ban.* Logits of banned ids become -inf. If every logit is then -inf, the row is refused.
+1. *Check.* If the largest logit is NaN or infinite (a NaN anywhere counts), no token is drawn.
+   A row with a target draws nothing either: its token is the target.
+2. *Adjust*, float32, in this order: the bias of an id is added to its logit; the logits of ids
+   that were seen in prompt or answer are divided by the repetition penalty where they are above 0,
+   else multiplied by it; ids seen n times in the answer lose n x the frequency penalty, then the
+   presence penalty; logits of ids that the mask does not allow, and of banned ids, become -inf.
+   If every logit is then -inf, no token is drawn.
 3. *Greedy.* If the float32 temperature is 0, the token is the lowest id with the largest logit.
 4. *Weights*, float32: `w[i] = exp((l[i] - max(l)) / temperature)`, two float32 roundings before
    the exp; the largest weight is 1.
@@ -36,6 +42,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from evenflow.runner.adjust import adjusted
+from evenflow.runner.outcome import BAD_LOGITS, NOTHING_LEFT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,14 +81,6 @@ def uniform(seed: int, position: int) -> float:
     return float((x0 >> 5) * 2**26 + (x1 >> 6)) / 2.0**53
 
 
-class BadLogitsError(ValueError):
-    """A row that no token can be drawn from; `row` is its index."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
-
-
 def sample(logits: F32, sampling: SamplingBatch) -> I32:
     """Draw a token for every row.
 
@@ -88,27 +89,26 @@ def sample(logits: F32, sampling: SamplingBatch) -> I32:
         sampling: one entry per row.
 
     Returns:
-        Token ids, [rows].
-
-    Raises:
-        BadLogitsError: a row whose largest logit is not a number or infinite, or whose every
-            token is banned.
+        Token ids, [rows]; BAD_LOGITS where the largest logit is not a number or infinite,
+        NOTHING_LEFT where every token is banned.
     """
     tokens: I32 = np.argmax(logits, axis=1).astype(np.int32)
-    highest = logits.max(axis=1)  # NaN if any is: one pass finds them all
-    bad = np.flatnonzero(~np.isfinite(highest))
-    if bad.size:
-        raise BadLogitsError(int(bad[0]), f"the largest logit is {highest[bad[0]]}")
-    offsets = sampling.banned_offsets
-    for row in np.flatnonzero((sampling.temperatures > 0) | (np.diff(offsets) > 0)):
-        scores = logits[row]
-        banned = sampling.banned_ids[offsets[row] : offsets[row + 1]]
-        if banned.size:
-            scores = scores.copy()
-            scores[banned] = -np.inf
-            if scores.max() == -np.inf:
-                raise BadLogitsError(int(row), "every token is banned")
-        tokens[row] = _draw(scores, sampling, int(row))
+    is_good = np.isfinite(logits.max(axis=1))  # NaN if any is: one pass finds them all
+    extras = sampling.extras
+    busy = (sampling.temperatures > 0) | (np.diff(sampling.banned_offsets) > 0)
+    if extras is not None:
+        busy[:] = True
+        if extras.targets is not None:
+            np.copyto(tokens, extras.targets, where=extras.targets >= 0)
+            busy = extras.targets < 0
+    for row in np.flatnonzero(busy & is_good):
+        scores = adjusted(logits[row], sampling, int(row))
+        highest = scores.max()
+        if np.isfinite(highest):
+            tokens[row] = _draw(scores, sampling, int(row))
+        else:
+            tokens[row] = NOTHING_LEFT if highest == -np.inf else BAD_LOGITS
+    tokens[~is_good] = BAD_LOGITS
     return tokens
 
 

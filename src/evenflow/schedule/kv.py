@@ -78,7 +78,7 @@ class KvLedger:
         """Look up a waiting request's longest published prefix; returns its length in tokens."""
         chain = request.cache_nodes
         if self._cache is not None:
-            self._cache.extend(chain, request.token_ids, request.num_prefill_tokens)
+            self._cache.extend(chain, request.token_ids, request.num_shareable_tokens)
         return len(chain) * self.block_size
 
     def admit(self, request: Request, *, reserve_all: bool, now: bool) -> Refusal:
@@ -98,6 +98,8 @@ class KvLedger:
         if self._cache is not None:
             key = self._next_key(request)
             leader = self._cache.leaders.get(key) if key is not None else None
+            if (len(chain) + 1) * self.block_size > request.num_shareable_tokens:
+                leader = None  # it computes that block itself
             if leader is not None and leader.order_key < request.order_key:
                 return "prefix"
         num_tokens = request.num_prefill_tokens

@@ -118,10 +118,15 @@ class PrefillPlanner(ABC):
 
     def _chunk(self, request: Request, start: int, serial: int) -> Span:
         """The span of what was granted to a request in this step, from `start`."""
-        done = request.num_planned_tokens == request.num_prefill_tokens
+        end = request.num_planned_tokens
+        num_logits = int(end == request.num_prefill_tokens)
+        if request.scores_prompt:
+            first = max(start, request.num_scored_tokens)
+            if first < request.num_prompt_tokens - 1:
+                num_logits = end - first
         request.num_in_flight += 1
         request.last_step = serial
-        return Span(request, start, request.num_planned_tokens - start, int(done))
+        return Span(request, start, end - start, num_logits)
 
     def check(self) -> None:
         """What must hold between two calls; for tests.

@@ -142,11 +142,7 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None or request.stage is Stage.FINISHED:
             return None
-        self._leave(request)
-        request.stage = Stage.FINISHED
-        if not request.num_in_flight:
-            self._forget(request)
-        return TokenEvent(request_id, -1, None, finish)
+        return self._end(request, finish)
 
     # -- plan -------------------------------------------------------------------------------
 
@@ -259,7 +255,8 @@ class Scheduler:
         """Take the tokens of the oldest plan in flight.
 
         Returns:
-            One event per token, with `finish` set where a request ended.
+            One event per token, with `finish` set where a request ended; and the end, with
+            "error", of every request that the runner could not draw a token for.
 
         Raises:
             RuntimeError: the result is not that of the oldest plan in flight.
@@ -268,7 +265,8 @@ class Scheduler:
         block_size = self.kv.block_size
         events: list[TokenEvent] = []
         any_ended = False
-        for span, tokens in zip(plan.spans, result.tokens, strict=True):
+        logprobs, failed = result.logprobs, result.failed
+        for index, (span, tokens) in enumerate(zip(plan.spans, result.tokens, strict=True)):
             request = span.request
             request.num_in_flight -= 1
             stage = request.stage
@@ -276,8 +274,13 @@ class Scheduler:
                 if not request.num_in_flight:
                     self._forget(request)
                 continue
+            if failed and index in failed:
+                events.append(self._end(request, "error"))
+                continue
             computed = span.start + span.length
             request.num_computed_tokens = computed
+            if request.scores_prompt:
+                request.keep_scores(result.prompt_logprobs.get(index, ()))
             if stage is Stage.PREFILL:
                 self.kv.publish(request)
                 if computed < request.num_prefill_tokens:
@@ -288,8 +291,9 @@ class Scheduler:
                 self.kv.publish(request)
             token = tokens[0]
             request.token_ids.append(token)
-            finish = _finish(request, token)
-            events.append(_new(TokenEvent, (request.id, token, None, finish)))
+            finish = request.finish_with(token)
+            scored = logprobs[index][0] if logprobs else None
+            events.append(_new(TokenEvent, (request.id, token, scored, finish)))
             if finish is not None:
                 request.stage = Stage.FINISHED
                 any_ended = True
@@ -335,6 +339,14 @@ class Scheduler:
         else:
             self._prefill.drop(request)
 
+    def _end(self, request: Request, finish: FinishReason) -> TokenEvent:
+        """End a request without a token; what it holds is free once no plan in flight uses it."""
+        self._leave(request)
+        request.stage = Stage.FINISHED
+        if not request.num_in_flight:
+            self._forget(request)
+        return TokenEvent(request.id, -1, None, finish)
+
     def _forget(self, request: Request) -> None:
         """Free what a finished request holds."""
         self.kv.release(request)
@@ -376,13 +388,3 @@ class Scheduler:
             decodes = sum(r is request for r in self._decodes)
             assert decodes == (request.stage is Stage.DECODE), f"{request} decodes {decodes} times"
         self._prefill.check()
-
-
-def _finish(request: Request, token: int) -> FinishReason | None:
-    """Whether a token just drawn ends its request, and how."""
-    num_output = len(request.token_ids) - request.num_prompt_tokens
-    if token in request.stop_ids and num_output >= request.params.min_tokens:
-        return "stop"
-    if num_output >= request.max_tokens:
-        return "length"
-    return None

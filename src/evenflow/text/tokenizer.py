@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from evenflow.structured import StructuredOutputs
+    from evenflow.text.grammar import GrammarMasks, Grammars
     from evenflow.text.parts import TokenizerParts
 
 
@@ -126,6 +128,36 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; half a character is possible."""
         return self.pieces[token_id]
+
+    def compile(self, form: StructuredOutputs) -> GrammarMasks:
+        """Masks that give an answer the form that was asked for.
+
+        The first call prepares the vocabulary, see `prepare_grammars`.
+
+        Raises:
+            InvalidRequestError: the schema or grammar cannot be used; says why.
+            ModelError: the model has no end-of-sequence token.
+        """
+        return self._grammars.compile(form)
+
+    def prepare_grammars(self) -> None:
+        """Do now what the first structured output would wait for: a second per 100,000 tokens.
+
+        Raises:
+            ModelError: the model has no end-of-sequence token.
+        """
+        _ = self._grammars
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        from evenflow.text.grammar import Grammars  # noqa: PLC0415 - only where one is wanted
+
+        return Grammars(
+            [self.pieces[i] for i in range(self.vocab_size)],
+            special_ids=self.special_ids,
+            eos_ids=self.eos_ids,
+            encode=lambda text: self.encode(text, add_special_tokens=False, parse_special=False),
+        )
 
     @cached_property
     def _plain_backend(self) -> tokenizers.Tokenizer:
