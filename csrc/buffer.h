@@ -17,17 +17,19 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(size_t bytes) : size_(bytes) {
     if (bytes == 0) return;
-    mapped_ = (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
-    if (bytes < kHugePage) mapped_ = (bytes + kPage - 1) / kPage * kPage;
+    // a huge page's worth is rounded up to whole ones: a part of one would be small pages
+    const bool huge = bytes >= kHugePage / 2;
+    const size_t page = huge ? kHugePage : kPage, whole = (bytes + page - 1) / page * page;
+    mapped_ = whole + (huge ? kHugePage : 0);
     base_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base_ == MAP_FAILED) {
       base_ = nullptr;
       throw std::bad_alloc();
     }
     auto at = reinterpret_cast<uintptr_t>(base_);
-    if (bytes >= kHugePage) {
+    if (huge) {
       at = (at + kHugePage - 1) / kHugePage * kHugePage;
-      madvise(reinterpret_cast<void*>(at), bytes, MADV_HUGEPAGE);
+      madvise(reinterpret_cast<void*>(at), whole, MADV_HUGEPAGE);
     }
     start_ = reinterpret_cast<uint8_t*>(at);
   }

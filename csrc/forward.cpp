@@ -144,8 +144,8 @@ void Model::attention(Layer& layer, const StepInput& step) {
   rope.q_norm = layer.q_norm.empty() ? nullptr : layer.q_norm.data();
   rope.k_norm = layer.k_norm.empty() ? nullptr : layer.k_norm.data();
   rope.q = q_.bytes();
-  rope.keys = layer.keys.bytes();
-  rope.values = layer.values.bytes();
+  rope.keys = layer.keys;
+  rope.values = layer.values;
   rope.qkv_stride = qkv_size;
   rope.q_stride = q_size;
   rope.num_heads = s.num_heads;
@@ -157,8 +157,8 @@ void Model::attention(Layer& layer, const StepInput& step) {
            [&](int begin, int end) { kernels_.rope_write(rope, begin, end); });
 
   AttentionArgs args = attention_args(step);
-  args.keys = layer.keys.bytes();
-  args.values = layer.values.bytes();
+  args.keys = layer.keys;
+  args.values = layer.values;
   args.partials = partials_.as<float>();
   args.arrivals = arrivals_.data();
   pool_.run(num_tasks_, [&](int task, int thread) {

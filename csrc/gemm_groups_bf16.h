@@ -25,82 +25,97 @@ EVENFLOW_INLINE F load_halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
-// Integers as bf16, straight from the packed groups of P neighbouring panels. `step` is the word j
-// of pack.h, kAt the pair in it, v the vector of columns.
-template <WeightFormat kFormat, int P>
+// Integers as bf16, straight from a packed panel. `step` is the word j of pack.h, kAt the pair in
+// it, v the vector of columns.
+template <WeightFormat kFormat>
 struct Stored {
-  const uint8_t* data[P];
+  const uint8_t* data;
   __m512i table;  // what a nibble stands for, twice over: the lookup ignores higher bits
-  __m512i raw[2 * P];
+  __m512i raw[2];
 
-  Stored(const uint8_t* panel, int64_t bytes) {
-    for (int p = 0; p < P; ++p) data[p] = panel + p * bytes + kHeader<kFormat>;
-    if constexpr (kFormat != WeightFormat::kQ8_0) {
-      alignas(64) uint16_t entries[32];
-      const int zero = kFormat == WeightFormat::kQ4_0 ? 8 : 0;
-      for (int i = 0; i < 32; ++i) {
-        entries[i] = scalar_to_bf16(static_cast<float>(i % 16 - zero));
-      }
-      table = _mm512_load_si512(entries);
-    }
+  explicit Stored(const uint8_t* panel) : data(panel + kHeader<kFormat>) {
+    alignas(64) uint16_t entries[32];
+    const int zero = kFormat == WeightFormat::kQ4_0 ? 8 : 0;
+    for (int i = 0; i < 32; ++i) entries[i] = scalar_to_bf16(static_cast<float>(i % 16 - zero));
+    table = _mm512_load_si512(entries);
   }
   EVENFLOW_INLINE void start(int group, int step) {
-    if constexpr (kFormat != WeightFormat::kQ8_0) {
-      for (int v = 0; v < 2 * P; ++v) {
-        const uint8_t* p = data[v / 2] + int64_t{group} * group_bytes(kFormat);
-        raw[v] = _mm512_load_si512(p + (v % 2 * 4 + step) * 64);
-      }
-    }
+    const uint8_t* p = data + int64_t{group} * group_bytes(kFormat) + step * 128;
+    raw[0] = _mm512_load_si512(p);
+    raw[1] = _mm512_load_si512(p + 64);
   }
   template <int kAt>
-  EVENFLOW_INLINE __m512i get(int group, int step, int v) const {
-    if constexpr (kFormat == WeightFormat::kQ8_0) {
-      const uint8_t* p =
-          data[v / 2] + int64_t{group} * group_bytes(kFormat) + (4 * step + kAt) * 64 + v % 2 * 32;
-      const auto* bytes = reinterpret_cast<const __m128i*>(p);
-      const F low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128(bytes)));
-      const F high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128(bytes + 1)));
-      return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-    } else {
-      return _mm512_permutexvar_epi16(_mm512_srli_epi16(raw[v], 4 * kAt), table);
+  EVENFLOW_INLINE void get(int /*group*/, int /*step*/, __m512i (&w)[2]) const {
+    for (int v = 0; v < 2; ++v) {
+      w[v] = _mm512_permutexvar_epi16(_mm512_srli_epi16(raw[v], 4 * kAt), table);
     }
+  }
+};
+
+// Both bytes of a bf16 are looked up by the magnitude. Of -128 seven bits are left, all zero: its
+// low byte is a zero's, its high byte is put in place.
+template <>
+struct Stored<WeightFormat::kQ8_0> {
+  const uint8_t* data;
+  __m512i low[2], high[2];
+
+  explicit Stored(const uint8_t* panel) : data(panel + kHeader<WeightFormat::kQ8_0>) {
+    alignas(64) uint8_t lows[128], highs[128];
+    for (int i = 0; i < 128; ++i) {
+      const uint16_t value = scalar_to_bf16(static_cast<float>(i));
+      lows[i] = static_cast<uint8_t>(value);
+      highs[i] = static_cast<uint8_t>(value >> 8);
+    }
+    for (int i = 0; i < 2; ++i) {
+      low[i] = _mm512_load_si512(lows + 64 * i);
+      high[i] = _mm512_load_si512(highs + 64 * i);
+    }
+  }
+  EVENFLOW_INLINE void start(int /*group*/, int /*step*/) {}
+  template <int kAt>
+  EVENFLOW_INLINE void get(int group, int step, __m512i (&w)[2]) const {
+    const uint8_t* p =
+        data + int64_t{group} * group_bytes(WeightFormat::kQ8_0) + (4 * step + kAt) * 64;
+    const __m512i q = _mm512_load_si512(p), size = _mm512_abs_epi8(q);
+    const __m512i lows = _mm512_permutex2var_epi8(low[0], size, low[1]);
+    const __m512i unsigned_highs = _mm512_permutex2var_epi8(high[0], size, high[1]);
+    // (q & 0x80) | high
+    __m512i highs = _mm512_ternarylogic_epi32(unsigned_highs, q, _mm512_set1_epi8(-128), 0xf8);
+    highs = _mm512_mask_mov_epi8(highs, _mm512_movepi8_mask(size), _mm512_set1_epi8(-61));
+    w[0] = _mm512_unpacklo_epi8(lows, highs);
+    w[1] = _mm512_unpackhi_epi8(lows, highs);
   }
 };
 
 // Integers as bf16 that were expanded before: a panel is [K / 2][32][2].
-template <int P>
 struct Expanded {
   const uint16_t* panel;
-  int64_t words;  // of a panel
   // a panel is larger than the first-level cache: fetch two steps ahead
   EVENFLOW_INLINE void start(int group, int step) {
     const uint16_t* ahead = panel + (int64_t{group} * kPairs + 4 * step + 8) * 64;
-    for (int p = 0; p < P; ++p) {
-      for (int line = 0; line < 8; ++line) {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + p * words + line * 32), _MM_HINT_T0);
-      }
+    for (int line = 0; line < 8; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + line * 32), _MM_HINT_T0);
     }
   }
   template <int kAt>
-  EVENFLOW_INLINE __m512i get(int group, int step, int v) const {
-    const int64_t at = (int64_t{group} * kPairs + 4 * step + kAt) * 64 + v % 2 * 32;
-    return _mm512_load_si512(panel + v / 2 * words + at);
+  EVENFLOW_INLINE void get(int group, int step, __m512i (&w)[2]) const {
+    const uint16_t* at = panel + (int64_t{group} * kPairs + 4 * step + kAt) * 64;
+    w[0] = _mm512_load_si512(at);
+    w[1] = _mm512_load_si512(at + 32);
   }
 };
 
 // One group's products: acc[r][v] = sum over the group of weight times activation, pair by pair.
-template <int R, int V, class Source>
+template <int R, class Source>
 EVENFLOW_INLINE void add_group(Source& source, int g, const uint16_t* x, int64_t stride,
-                               F (&acc)[R][V]) {
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) acc[r][v] = set1(0.0f);
-  }
+                               F (&acc)[R][2]) {
+  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = set1(0.0f);
   const auto pair = [&]<int kAt>(int step) __attribute__((always_inline)) {
-    __m512i w[V];
-    for (int v = 0; v < V; ++v) w[v] = source.template get<kAt>(g, step, v);
+    __m512i w[2];
+    source.template get<kAt>(g, step, w);
     for (int r = 0; r < R; ++r) {
       const __m512i both = broadcast_pair(x + r * stride + 2 * (4 * step + kAt));
-      for (int v = 0; v < V; ++v) acc[r][v] = dot_pairs(acc[r][v], w[v], both);
+      for (int v = 0; v < 2; ++v) acc[r][v] = dot_pairs(acc[r][v], w[v], both);
     }
   };
   EVENFLOW_UNROLL_GROUP
@@ -113,22 +128,19 @@ EVENFLOW_INLINE void add_group(Source& source, int g, const uint16_t* x, int64_t
   }
 }
 
-// R rows by P neighbouring panels, of `bytes` each.
-template <int R, int P, WeightFormat kFormat, class Source>
-void tile_groups(const GemmArgs& args, int row, const uint8_t* panel, int64_t bytes, Source source,
-                 int column, TileSums& sums) {
-  constexpr int V = 2 * P;
+// R rows by one panel.
+template <int R, WeightFormat kFormat, class Source>
+void tile_groups(const GemmArgs& args, int row, const uint8_t* panel, Source source, int column,
+                 TileSums& sums) {
   const auto* x = static_cast<const uint16_t*>(args.x) + row * args.x_stride;
   const int groups = args.depth / kGroup;
-  F total[R][V];
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) total[r][v] = set1(0.0f);
-  }
+  F total[R][2];
+  for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = set1(0.0f);
   for (int g = 0; g < groups; ++g) {
-    F acc[R][V];
-    add_group<R, V>(source, g, x + g * kGroup, args.x_stride, acc);
-    for (int v = 0; v < V; ++v) {
-      const uint8_t* header = panel + v / 2 * bytes + g * group_bytes(kFormat) + v % 2 * 32;
+    F acc[R][2];
+    add_group<R>(source, g, x + g * kGroup, args.x_stride, acc);
+    for (int v = 0; v < 2; ++v) {
+      const uint8_t* header = panel + g * group_bytes(kFormat) + v * 32;
       const F scale = load_halves(header);
       for (int r = 0; r < R; ++r) total[r][v] = fma(scale, acc[r][v], total[r][v]);
       if constexpr (kFormat == WeightFormat::kQ4_1) {
@@ -141,35 +153,37 @@ void tile_groups(const GemmArgs& args, int row, const uint8_t* panel, int64_t by
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) store(&sums.at[r][column + v * kW], total[r][v]);
+    for (int v = 0; v < 2; ++v) store(&sums.at[r][column + v * kW], total[r][v]);
   }
 }
 
 template <WeightFormat kFormat>
 void expand_panel(const uint8_t* panel, int depth, uint16_t* out) {
-  Stored<kFormat, 1> source(panel, 0);
+  Stored<kFormat> source(panel);
+  const auto pair = [&]<int kAt>(int g, int step) __attribute__((always_inline)) {
+    __m512i w[2];
+    source.template get<kAt>(g, step, w);
+    uint16_t* at = out + (int64_t{g} * kPairs + 4 * step + kAt) * 64;
+    _mm512_store_si512(at, w[0]);
+    _mm512_store_si512(at + 32, w[1]);
+  };
   for (int g = 0; g < depth / kGroup; ++g) {
-    uint16_t* to = out + int64_t{g} * kPairs * 64;
     for (int step = 0; step < kPairs / 4; ++step) {
       source.start(g, step);
-      for (int v = 0; v < 2; ++v) {
-        uint16_t* at = to + step * 4 * 64 + v * 32;
-        _mm512_store_si512(at, source.template get<0>(g, step, v));
-        _mm512_store_si512(at + 64, source.template get<1>(g, step, v));
-        _mm512_store_si512(at + 128, source.template get<2>(g, step, v));
-        _mm512_store_si512(at + 192, source.template get<3>(g, step, v));
-      }
+      pair.template operator()<0>(g, step);
+      pair.template operator()<1>(g, step);
+      pair.template operator()<2>(g, step);
+      pair.template operator()<3>(g, step);
     }
   }
 }
 
 // Products of one or two panels with any number of rows: few rows expand in registers, more rows
-// expand the panels once. At up to three rows both panels go together: one alone has too few chains
-// of sums to keep the product units busy.
+// expand the panels once.
 template <WeightFormat kFormat>
 class GroupTiles {
  public:
-  static constexpr int kRows = kTileRows;
+  static constexpr int kRows = 6;  // group sums and totals of a tile must fit the registers
 
   GroupTiles(const GemmArgs& args, const PanelRange& range, void* scratch)
       : args_(args),
@@ -186,29 +200,22 @@ class GroupTiles {
 
   template <int R>
   void run(int row, TileSums& sums) {
-    if constexpr (R <= 3) {
-      if (num_panels_ == 2) return run_panels<R, 2>(row, 0, sums);
+    for (int p = 0; p < num_panels_; ++p) {
+      const uint8_t* panel = panel_ + p * bytes_;
+      const int column = p * kPanelColumns;
+      if (expanded_) {
+        tile_groups<R, kFormat>(args_, row, panel, Expanded{words_ + p * panel_words_}, column,
+                                sums);
+      } else {
+        tile_groups<R, kFormat>(args_, row, panel, Stored<kFormat>(panel), column, sums);
+      }
     }
-    for (int p = 0; p < num_panels_; ++p) run_panels<R, 1>(row, p, sums);
   }
 
  private:
   // Looking up nibbles costs less than reading them back from the second-level cache, at any number
   // of rows; converting int8 pays once.
-  static constexpr int kDirectRows = kFormat == WeightFormat::kQ8_0 ? kTileRows : INT32_MAX;
-
-  template <int R, int P>
-  void run_panels(int row, int first, TileSums& sums) {
-    const uint8_t* panel = panel_ + first * bytes_;
-    const int column = first * kPanelColumns;
-    if (expanded_) {
-      const Expanded<P> source{words_ + first * panel_words_, panel_words_};
-      tile_groups<R, P, kFormat>(args_, row, panel, bytes_, source, column, sums);
-    } else {
-      const Stored<kFormat, P> source(panel, bytes_);
-      tile_groups<R, P, kFormat>(args_, row, panel, bytes_, source, column, sums);
-    }
-  }
+  static constexpr int kDirectRows = kFormat == WeightFormat::kQ8_0 ? kRows : INT32_MAX;
 
   const GemmArgs& args_;
   int64_t bytes_;

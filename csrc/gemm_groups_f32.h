@@ -44,7 +44,7 @@ void expand_group(const uint8_t* group, int g, const Expanded& out) {
   if constexpr (kFormat == WeightFormat::kQ8_0) {
     for (int k = 0; k < kGroup; ++k) {
       for (int c = 0; c < kPanelColumns; ++c) {
-        const auto q = static_cast<int8_t>(data[(k / 2 * kPanelColumns + c) * 2 + k % 2]);
+        const auto q = static_cast<int8_t>(data[q8_at(k, c)]);
         to[k * kPanelColumns + c] = static_cast<float>(q);
       }
     }
@@ -53,9 +53,8 @@ void expand_group(const uint8_t* group, int g, const Expanded& out) {
     for (int k = 0; k < kGroup; ++k) {
       const int word = k / 8, shift = k % 8 / 2 * 4;
       for (int c = 0; c < kPanelColumns; ++c) {
-        const int at = ((c / kHalfColumns * 4 + word) * kHalfColumns + c % kHalfColumns) * 2;
         uint16_t nibbles;
-        std::memcpy(&nibbles, data + (at + k % 2) * 2, 2);
+        std::memcpy(&nibbles, data + q4_at(word, c, k % 2) * 2, 2);
         to[k * kPanelColumns + c] = static_cast<float>((nibbles >> shift & 15) - zero);
       }
     }

@@ -66,20 +66,8 @@ EVENFLOW_INLINE void tile_f32(const float* x, int64_t x_stride, const Weights& w
 template <class Weights>
 void tile_f32_rows(int rows, const float* x, int64_t x_stride, const Weights& weights, int pairs,
                    int column, TileSums& sums) {
-  switch (rows) {
-    case 1:
-      return tile_f32<1>(x, x_stride, weights, pairs, column, sums);
-    case 2:
-      return tile_f32<2>(x, x_stride, weights, pairs, column, sums);
-    case 3:
-      return tile_f32<3>(x, x_stride, weights, pairs, column, sums);
-    case 4:
-      return tile_f32<4>(x, x_stride, weights, pairs, column, sums);
-    case 5:
-      return tile_f32<5>(x, x_stride, weights, pairs, column, sums);
-    default:
-      return tile_f32<6>(x, x_stride, weights, pairs, column, sums);
-  }
+  with_rows<kTileRows>(
+      rows, [&](auto count) { tile_f32<count()>(x, x_stride, weights, pairs, column, sums); });
 }
 
 }  // namespace evenflow::EVENFLOW_ISA

@@ -23,9 +23,13 @@ Model::Model(const ModelShape& shape, const Kernels& kernels, int num_threads, i
       layers_(static_cast<size_t>(shape.num_layers)) {
   const size_t values =
       static_cast<size_t>(num_blocks) * shape.num_kv_heads * kKeysPerBlock * shape.head_dim;
+  const size_t bytes = values * (kv_f32_ ? 4 : 2);
+  kv_ = Buffer(2 * bytes * layers_.size());
+  uint8_t* at = kv_.bytes();
   for (Layer& layer : layers_) {
-    layer.keys = Buffer(values * (kv_f32_ ? 4 : 2));
-    layer.values = Buffer(values * (kv_f32_ ? 4 : 2));
+    layer.keys = at;
+    layer.values = at + bytes;
+    at += 2 * bytes;
   }
 }
 
@@ -85,9 +89,13 @@ void Model::pack() {
     products.insert(products.end(), {&layer.o, &layer.gate_up, &layer.down});
   }
   products.push_back(&head_);
+  weights_ = Buffer(weight_bytes());
+  uint8_t* at = weights_.bytes();
   std::vector<std::pair<Product*, int>> tiles;
   int deepest = 0;
   for (Product* product : products) {
+    product->place(at);
+    at += product->num_bytes();
     for (int i = 0; i < product->num_pack_tiles(); ++i) tiles.emplace_back(product, i);
     deepest = std::max(deepest, static_cast<int>(product->depth()));
   }
@@ -104,11 +112,8 @@ void Model::pack() {
 }
 
 void Model::poison_kv() {
-  for (Layer& layer : layers_) {
-    // all ones is a NaN in float32 and in bf16
-    std::memset(layer.keys.bytes(), 0xff, layer.keys.size());
-    std::memset(layer.values.bytes(), 0xff, layer.values.size());
-  }
+  // all ones is a NaN in float32 and in bf16
+  std::memset(kv_.bytes(), 0xff, kv_.size());
 }
 
 size_t Model::weight_bytes() const {

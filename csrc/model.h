@@ -22,7 +22,7 @@ struct Layer {
   std::vector<Product> qkv;  // one, or one for each run of parts that share a format
   Product o, gate_up, down;
   std::vector<float> attn_norm, mlp_norm, qkv_bias, q_norm, k_norm;  // the last three may be empty
-  Buffer keys, values;  // the pool, as the kernels see it
+  uint8_t *keys = nullptr, *values = nullptr;  // its part of the pool, as the kernels see it
 };
 
 // One step, checked; arrays as in evenflow/runner/batch.py, blocks of 64 slots.
@@ -93,6 +93,8 @@ class Model {
   ThreadPool pool_;
   int num_blocks_;
   bool full_precision_, kv_f32_;
+  // All packed weights, and all keys and values: two runs of memory, so that huge pages cover them.
+  Buffer weights_, kv_;
   std::vector<Layer> layers_;
   WeightSource embedding_{};
   Product head_;

@@ -76,7 +76,7 @@ void pack_q8_group(const uint8_t* const* blocks, uint8_t* group) {
   for (int c = 0; c < kPanelColumns; ++c) {
     const uint8_t* b = blocks[c];
     std::memcpy(group + 2 * c, b, 2);
-    for (int k = 0; k < kGroup; ++k) data[(k / 2 * kPanelColumns + c) * 2 + k % 2] = b[2 + k];
+    for (int k = 0; k < kGroup; ++k) data[q8_at(k, c)] = b[2 + k];
   }
 }
 
@@ -93,9 +93,8 @@ void pack_q4_group(const uint8_t* const* blocks, bool mins, uint8_t* group) {
         for (int s = 0; s < 4; ++s) {
           packed |= static_cast<unsigned>(nibble(q, 8 * word + 2 * s + parity)) << (4 * s);
         }
-        const int at = ((c / kHalfColumns * 4 + word) * kHalfColumns + c % kHalfColumns) * 2;
         const auto out = static_cast<uint16_t>(packed);
-        std::memcpy(data + (at + parity) * 2, &out, 2);
+        std::memcpy(data + q4_at(word, c, parity) * 2, &out, 2);
       }
     }
   }

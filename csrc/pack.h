@@ -3,10 +3,11 @@
 // A weight of N columns (outputs) and depth K is cut into panels of 32 columns, padded with zeros.
 //   f32    panel [K][32]
 //   bf16   panel [K / 2][32][2]
-//   Q8_0   per group of 32 along K: scales f16 [32], then int8 [16 pairs][32][2]
+//   Q8_0   per group of 32 along K: scales f16 [32], then int8 [16 pairs][4][2 halves][4][2]: a
+//          pair of column 16 h + 4 i + j lies at [i][h][j], where unpacking bytes finds it
 //   Q4_0   per group: scales f16 [32], then nibbles as below
 //   Q4_1   per group: scales f16 [32], mins f16 [32], then nibbles
-// Nibbles of a group: uint16 [2 halves of 16 columns][4 words][16][2]; word j of column c and
+// Nibbles of a group: uint16 [4 words][2 halves of 16 columns][16][2]; word j of column c and
 // parity e holds, from its low bits up, the weights at k = 8 j + e, + 2, + 4, + 6. Every panel
 // starts on a 64-byte line and is read from front to back.
 #pragma once
@@ -18,6 +19,17 @@
 namespace evenflow {
 
 inline constexpr int kHalfColumns = kPanelColumns / 2;
+
+// Where a group's int8 weight at k and column c lies, in bytes.
+static inline constexpr int q8_at(int k, int c) {
+  const int half = c / kHalfColumns, in_half = c % kHalfColumns;
+  return k / 2 * 2 * kPanelColumns + in_half / 4 * 16 + half * 8 + in_half % 4 * 2 + k % 2;
+}
+
+// Where a group's nibbles of word j, column c and parity e lie, in uint16.
+static inline constexpr int q4_at(int word, int c, int parity) {
+  return ((word * 2 + c / kHalfColumns) * kHalfColumns + c % kHalfColumns) * 2 + parity;
+}
 
 static inline constexpr int64_t group_bytes(WeightFormat format) {
   switch (format) {

@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "pack.h"
-
 namespace evenflow {
 namespace {
 
@@ -65,11 +63,10 @@ Product::Product(WeightFormat format, int64_t depth, std::vector<WeightSource> s
     columns_ /= 2;
   }
   panels_ = evenflow::num_panels(columns_) * (paired ? 2 : 1);
-  memory_ = Buffer(static_cast<size_t>(panels_ * panel_bytes(format, depth)));
 }
 
 const uint8_t* Product::panel(int64_t index) const {
-  return memory_.bytes() + index * panel_bytes(format_, depth_);
+  return memory_ + index * panel_bytes(format_, depth_);
 }
 
 // Where the weights of an output column lie; nullptr for the padding of the last panel.
@@ -87,7 +84,7 @@ const uint8_t* Product::source_row(int64_t column, bool up) const {
 void Product::pack_tile(int tile) {
   const bool up = paired_ && tile % 2 == 1;
   const int64_t first = (paired_ ? tile / 2 : tile) * int64_t{kPanelColumns};
-  uint8_t* panel = memory_.bytes() + tile * panel_bytes(format_, depth_);
+  uint8_t* panel = memory_ + tile * panel_bytes(format_, depth_);
   const uint8_t* rows[kPanelColumns];
   for (int c = 0; c < kPanelColumns; ++c) rows[c] = source_row(first + c, up);
   pack_panel(format_, sources_[0].ggml_type, depth_, rows, panel);

@@ -6,6 +6,7 @@
 
 #include "buffer.h"
 #include "kernels.h"
+#include "pack.h"
 #include "threads.h"
 
 namespace evenflow {
@@ -23,9 +24,12 @@ struct WeightSource {
 class Product {
  public:
   Product() = default;
-  // Reserves memory; `pack_tile` fills it. paired: exactly two sources, panels alternate.
+  // paired: exactly two sources, panels alternate.
   Product(WeightFormat format, int64_t depth, std::vector<WeightSource> sources, bool paired);
 
+  // Where the packed weights go: num_bytes() from a cache line on, which the caller keeps.
+  // `pack_tile` fills them.
+  void place(uint8_t* memory) { memory_ = memory; }
   // Packing is cut into tiles of one panel, so that all threads can load one model.
   int num_pack_tiles() const { return static_cast<int>(panels_); }
   void pack_tile(int tile);
@@ -36,7 +40,7 @@ class Product {
   int64_t depth() const { return depth_; }
   int64_t columns() const { return columns_; }  // of the output: gate and up count once
   int64_t panels() const { return panels_; }
-  size_t num_bytes() const { return memory_.size(); }
+  size_t num_bytes() const { return static_cast<size_t>(panels_ * panel_bytes(format_, depth_)); }
   const uint8_t* panel(int64_t index) const;
   bool needs_sums() const { return format_ == WeightFormat::kQ4_1; }
 
@@ -47,7 +51,7 @@ class Product {
   int64_t depth_ = 0, columns_ = 0, panels_ = 0;
   bool paired_ = false;
   std::vector<WeightSource> sources_;
-  Buffer memory_;
+  uint8_t* memory_ = nullptr;
 };
 
 // Rows that a product reads: bf16, or float32 for kF32 weights.

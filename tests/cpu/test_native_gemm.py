@@ -10,7 +10,10 @@ from helpers.native_gemm import (
     F32,
     FORMATS,
     GGUF_TYPES,
+    Q4_0,
     Q4_1,
+    Q8_0,
+    Weight,
     from_bf16,
     group_sums,
     make_weight,
@@ -23,7 +26,7 @@ from helpers.native_gemm import (
 _native = pytest.importorskip("evenflow._native", reason="built without a compiler")
 
 ISAS = _native.runnable_isas()
-ROW_COUNTS = [*range(1, 10), 11, 12, 13, 31, 32, 33, 63, 64, 65]
+ROW_COUNTS = [*range(1, 10), 11, 12, 13, 24, 25, 31, 32, 33, 63, 64, 65]
 
 pytestmark = pytest.mark.parametrize("isa", ISAS)
 
@@ -158,3 +161,23 @@ def test_any_source_can_be_packed_as_bf16(isa, kind):
     out = np.zeros((64, 40), np.float32)
     _native.gemm(isa, _native.ThreadPool(1), packed, x, None, out)
     assert np.array_equal(out.T, from_bf16(to_bf16(want.astype(np.float32))))
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("kind", [Q8_0, Q4_0, Q4_1])
+def test_every_integer_of_a_format_is_exact(isa, kind, rows):
+    """Columns of one integer each, -128 included: scale 1 and activations 1 show what it became."""
+    depth, one = 32, np.frombuffer(np.float16(1.0).tobytes(), np.uint8)
+    integers = np.arange(256 if kind == Q8_0 else 16, dtype=np.uint8)
+    if kind == Q8_0:
+        data, expected = integers[:, None].repeat(depth, 1), integers.view(np.int8)
+    else:
+        data = (integers * 17)[:, None].repeat(depth // 2, 1)
+        expected = integers.astype(int) - (8 if kind == Q4_0 else 0)
+    header = np.tile(one, (len(data), 1))
+    if kind == Q4_1:
+        header = np.hstack([header, np.zeros_like(header)])
+    packed = _native.PackedWeight(kind, GGUF_TYPES[kind], depth, np.hstack([header, data]))
+    weight = Weight(packed, np.empty((len(data), depth)), kind)
+    out = product(isa, _native.ThreadPool(1), weight, to_bf16(np.ones((rows, depth))))
+    assert (out == depth * expected.astype(np.float32)).all()
