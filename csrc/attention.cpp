@@ -147,6 +147,7 @@ struct RowWork {
   int num_rows, num_units, steps;
   float *q, *totals, *part, *scores, *block;
   int* limits;
+  int64_t after;
 
   EVENFLOW_INLINE RowWork(const AttentionArgs& a, const AttentionTask& t, char* s) : place(a, t) {
     num_rows = t.num_tokens * place.heads_per_kv;
@@ -158,6 +159,7 @@ struct RowWork {
     part = take(s, row_state_floats(kMaxRows, a.head_dim));
     scores = take(s, kKeys * kMaxRows);
     block = take(s, 2 * kKeys * a.head_dim);
+    after = next_task();
     for (int r = 0; r < num_rows; ++r) {
       const int token = r / place.heads_per_kv;
       limits[r] = place.first_limit + token;
@@ -177,8 +179,17 @@ struct RowWork {
   }
   EVENFLOW_INLINE int max_limit(int u) const { return limits[first(u + 1) - 1]; }
 
+  // Where the task after this one starts to read, or -1.
+  int64_t next_task() const {
+    const AttentionTask* next = &place.task + 1;
+    if (next >= place.args.tasks_end) return -1;
+    const TaskPlace there(place.args, *next);
+    return there.blocks[next->first_section * kSectionBlocks] * there.block_elements +
+           there.head_offset;
+  }
+
   EVENFLOW_INLINE void section(int u, int index, const State& state) const {
-    const RowUnit unit{q + first(u) * steps, limits + first(u), max_limit(u), 0};
+    const RowUnit unit{q + first(u) * steps, limits + first(u), max_limit(u), 0, after};
     auto run = [&](auto kernel) {
       kernel(place.args, place.blocks, place.block_elements, place.head_offset, unit, index, state,
              scores, block);

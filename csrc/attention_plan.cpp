@@ -1,7 +1,9 @@
 // Cuts the attention of a step into tasks, so that threads can share it evenly.
 //
 // Tokens are cut at multiples of 16, keys (only where a task would be too large a share of the
-// step, as one long decode on many threads) at sections. The cut decides speed, never bits.
+// step, as one long decode on many threads) at sections. All KV heads of some tokens follow each
+// other, so that a thread reads the queries that it wrote, and its output too. The cut decides
+// speed, never bits.
 #include "attention.h"
 #include "vec.h"
 
@@ -30,6 +32,15 @@ EVENFLOW_INLINE int64_t section_floats(const AttentionArgs& args, int count) {
   return rows * (args.head_dim + 2 + 2 * kW);
 }
 
+// Tokens of the next task, from `first` on.
+EVENFLOW_INLINE int tokens_together(const SpanShape& s, int first, double share) {
+  const int left = s.length - first;
+  int count = left < kMaxTaskTokens ? left : kMaxTaskTokens;
+  while (count > 16 && cost(s, first, count) > share) count = (count - 1) / 16 * 16;
+  const int tail = count % 16;
+  return count > 16 && tail != 0 && tail <= kMaxRowTokens ? count - tail : count;
+}
+
 }  // namespace
 
 AttentionPlan plan_attention(const AttentionArgs& args, int num_threads, AttentionTask* tasks,
@@ -43,17 +54,13 @@ AttentionPlan plan_attention(const AttentionArgs& args, int num_threads, Attenti
   AttentionPlan plan{0, 0, 0};
   for (int span = 0; span < args.num_spans; ++span) {
     const SpanShape s = shape(args, span);
-    for (int kv_head = 0; kv_head < args.num_kv_heads; ++kv_head) {
-      for (int first = 0, count = 0; first < s.length; first += count) {
-        const int left = s.length - first;
-        count = left < kMaxTaskTokens ? left : kMaxTaskTokens;
-        while (count > 16 && cost(s, first, count) > share) count = (count - 1) / 16 * 16;
-        if (count > 16 && count % 16 != 0 && count % 16 <= kMaxRowTokens)
-          count -= count % 16;  // a short tail
-        const int last_limit = s.context - s.length + first + count;
-        const int sections = (last_limit + kSectionKeys - 1) / kSectionKeys;
-        int parts = 1;
-        while (parts < sections && cost(s, first, count) > parts * share) ++parts;
+    for (int first = 0, count = 0; first < s.length; first += count) {
+      count = tokens_together(s, first, share);
+      const int last_limit = s.context - s.length + first + count;
+      const int sections = (last_limit + kSectionKeys - 1) / kSectionKeys;
+      int parts = 1;
+      while (parts < sections && cost(s, first, count) > parts * share) ++parts;
+      for (int kv_head = 0; kv_head < args.num_kv_heads; ++kv_head) {
         const int group = parts > 1 ? plan.num_groups++ : -1;
         for (int p = 0; p < parts; ++p) {
           const int begin = p * sections / parts, end = (p + 1) * sections / parts;

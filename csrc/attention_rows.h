@@ -16,7 +16,11 @@ struct RowUnit {
   const int* limits;  // [rows]: keys that each row sees
   int max_limit;
   int64_t ahead;  // floats from this block to the next, whose rows are fetched meanwhile
+  int64_t after;  // elements of the pool from its start to what comes after the last block, or -1
 };
+
+// Into the second-level cache: the first has too few misses in flight for the memory's rate.
+EVENFLOW_INLINE void fetch_ahead(const float* x) { __builtin_prefetch(x, 0, 2); }
 
 // scores[row][64]; -inf behind the causal edge. Returns maxima through `max`.
 template <class P, int R>
@@ -32,7 +36,7 @@ EVENFLOW_INLINE void row_scores(const RowUnit& unit, const float* keys, int base
       F k[kLanesTile];
       for (int t = 0; t < kLanesTile; ++t) {
         k[t] = load(key + t * kW);
-        if constexpr (P::kInPlace) __builtin_prefetch(key + unit.ahead + t * kW);
+        if constexpr (P::kInPlace) fetch_ahead(key + unit.ahead + t * kW);
       }
       for (int r = 0; r < R; ++r) {
         const F x = set1(unit.q[r * steps + s]);
@@ -86,7 +90,7 @@ EVENFLOW_INLINE void row_values_tile(const RowUnit& unit, const float* weights, 
     F x[T];
     for (int t = 0; t < T; ++t) {
       x[t] = load(values + t * kW);
-      if constexpr (P::kInPlace) __builtin_prefetch(values + unit.ahead + t * kW);
+      if constexpr (P::kInPlace) fetch_ahead(values + unit.ahead + t * kW);
     }
     for (int r = 0; r < R; ++r) {
       const F w = set1(weights[r * kKeys + s]);
@@ -160,9 +164,15 @@ void row_section(const AttentionArgs& args, const int32_t* blocks, int64_t block
   const float scale = args.scale * 1.44269504088896341f;
   RowUnit at = unit;
   for (int b = begin; b < end; ++b) {
-    const int64_t step = b + 1 < end ? int64_t{blocks[b + 1]} - blocks[b] : 0;
-    at.ahead = step * block_elements / P::kKeysPerStep;
-    const BlockView block = P::view(args, blocks[b] * block_elements + head_offset, block_space);
+    const int64_t here = blocks[b] * block_elements + head_offset;
+    int64_t next = here;
+    if (b + 1 < last) {
+      next = blocks[b + 1] * block_elements + head_offset;
+    } else if (unit.after >= 0) {
+      next = unit.after;
+    }
+    at.ahead = (next - here) / P::kKeysPerStep;
+    const BlockView block = P::view(args, here, block_space);
     if (b == begin) {
       row_block<P, R, true>(at, block, b * kKeys, args.head_dim, scale, state, scores);
     } else {

@@ -161,6 +161,7 @@ void Model::attention(Layer& layer, const StepInput& step) {
   args.values = layer.values;
   args.partials = partials_.as<float>();
   args.arrivals = arrivals_.data();
+  args.tasks_end = tasks_.data() + num_tasks_;
   pool_.run(num_tasks_, [&](int task, int thread) {
     kernels_.attention(args, tasks_[task], scratch_.of[thread].bytes());
   });

@@ -46,40 +46,20 @@ void tile_bf16(const uint16_t* x, int64_t x_stride, const uint16_t* weights, int
   }
 }
 
-// Walks the bytes that come next, a line or two in each iteration of each tile.
-struct Ahead {
-  const char* at;
-  const char* end;
-
-  int lines(int pairs) const {
-    const int64_t left = (end - at) / 64;
-    return left >= 2 * int64_t{pairs} ? 2 : (left >= pairs ? 1 : 0);
-  }
-};
-
-// The panels after the range, or what the caller says.
-Ahead what_comes_next(const GemmArgs& args, const PanelRange& range, int panel_end) {
-  if (range.row_end - range.row_begin < kMinRowsToPrefetch) return {nullptr, nullptr};
-  const int64_t bytes = panel_bytes(args.format, args.depth);
-  const int next = range.panel + range.num_panels;
-  if (next < panel_end) {
-    const char* at = static_cast<const char*>(args.weights) + next * bytes;
-    return {at, at + range.num_panels * bytes};
-  }
-  const char* after = static_cast<const char*>(args.next_weights);
-  return {after, after == nullptr ? nullptr : after + args.next_bytes};
-}
-
 void gemm_bf16(const GemmArgs& args, const PanelRange& range, int panel_end, void*) {
   const int pairs = args.depth / 2;
   const int64_t words = int64_t{args.depth} * kPanelColumns;
   const auto* weights = static_cast<const uint16_t*>(args.weights) + range.panel * words;
-  Ahead ahead = what_comes_next(args, range, panel_end);
+  Ahead ahead;
+  if (range.row_end - range.row_begin >= kMinRowsToPrefetch) {
+    ahead = what_comes_next(args, range, panel_end);
+  }
   TileSums sums;
   for_tiles(range, kTileRows, [&](int row, int rows) {
+    fetch_tile(args, row, rows, range.panel, range.num_panels);
     const auto* x = static_cast<const uint16_t*>(args.x) + row * args.x_stride;
     for (int p = 0; p < range.num_panels; ++p) {
-      const int lines = ahead.lines(pairs);
+      const int lines = ahead.lines(pairs, 2);
       with_rows<kTileRows>(rows, [&](auto count) {
         const auto run = [&](auto tile) {
           tile(x, args.x_stride, weights + p * words, pairs, ahead.at, p * kPanelColumns, sums);
@@ -108,6 +88,7 @@ void gemm_bf16(const GemmArgs& args, const PanelRange& range, int, void* scratch
   const int64_t words = int64_t{args.depth} * kPanelColumns;
   TileSums sums;
   for_tiles(range, kTileRows, [&](int row, int rows) {
+    fetch_tile(args, row, rows, range.panel, range.num_panels);
     widen_rows(static_cast<const uint16_t*>(args.x) + row * args.x_stride, args.x_stride, rows,
                args.depth, wide);
     for (int p = 0; p < range.num_panels; ++p) {
@@ -133,6 +114,7 @@ void gemm_f32(const GemmArgs& args, const PanelRange& range) {
   const int64_t words = int64_t{args.depth} * kPanelColumns;
   TileSums sums;
   for_tiles(range, kTileRows, [&](int row, int rows) {
+    fetch_tile(args, row, rows, range.panel, range.num_panels);
     const auto* x = static_cast<const float*>(args.x) + row * args.x_stride;
     for (int p = 0; p < range.num_panels; ++p) {
       const F32Weights weights{static_cast<const float*>(args.weights) + (range.panel + p) * words};
@@ -161,7 +143,7 @@ void gemm(const GemmArgs& args, int row_begin, int row_end, int panel_begin, int
     } else if (args.format == WeightFormat::kF32) {
       gemm_f32(args, range);
     } else {
-      gemm_groups(args, range, scratch);
+      gemm_groups(args, range, panel_end, scratch);
     }
   }
 }

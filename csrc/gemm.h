@@ -60,7 +60,10 @@ void with_rows(int rows, const Run& run) {
 void store_tile(const GemmArgs& args, const TileSums& sums, int row, int rows, int panel,
                 int num_panels);
 
+// Asks for the lines that the tile will be stored to (and, by kAddF32, read from).
+void fetch_tile(const GemmArgs& args, int row, int rows, int panel, int num_panels);
+
 // The formats in groups of 32 (gemm_groups.cpp).
-void gemm_groups(const GemmArgs& args, const PanelRange& range, void* scratch);
+void gemm_groups(const GemmArgs& args, const PanelRange& range, int panel_end, void* scratch);
 
 }  // namespace evenflow::EVENFLOW_ISA

@@ -15,11 +15,12 @@ namespace evenflow::EVENFLOW_ISA {
 namespace {
 
 template <WeightFormat kFormat>
-void run_panels(const GemmArgs& args, const PanelRange& range, void* scratch) {
+void run_panels(const GemmArgs& args, const PanelRange& range, int panel_end, void* scratch) {
   using Tiles = GroupTiles<kFormat>;
-  Tiles tiles(args, range, scratch);
+  Tiles tiles(args, range, panel_end, scratch);
   TileSums sums;
   for_tiles(range, Tiles::kRows, [&](int row, int rows) {
+    fetch_tile(args, row, rows, range.panel, range.num_panels);
     with_rows<Tiles::kRows>(rows, [&](auto count) { tiles.template run<count()>(row, sums); });
     store_tile(args, sums, row, rows, range.panel, range.num_panels);
   });
@@ -27,14 +28,14 @@ void run_panels(const GemmArgs& args, const PanelRange& range, void* scratch) {
 
 }  // namespace
 
-void gemm_groups(const GemmArgs& args, const PanelRange& range, void* scratch) {
+void gemm_groups(const GemmArgs& args, const PanelRange& range, int panel_end, void* scratch) {
   switch (args.format) {
     case WeightFormat::kQ8_0:
-      return run_panels<WeightFormat::kQ8_0>(args, range, scratch);
+      return run_panels<WeightFormat::kQ8_0>(args, range, panel_end, scratch);
     case WeightFormat::kQ4_0:
-      return run_panels<WeightFormat::kQ4_0>(args, range, scratch);
+      return run_panels<WeightFormat::kQ4_0>(args, range, panel_end, scratch);
     default:
-      return run_panels<WeightFormat::kQ4_1>(args, range, scratch);
+      return run_panels<WeightFormat::kQ4_1>(args, range, panel_end, scratch);
   }
 }
 

@@ -128,15 +128,16 @@ EVENFLOW_INLINE void add_group(Source& source, int g, const uint16_t* x, int64_t
   }
 }
 
-// R rows by one panel.
+// R rows by one panel. Fetches `lines` lines of what comes next with every group.
 template <int R, WeightFormat kFormat, class Source>
 void tile_groups(const GemmArgs& args, int row, const uint8_t* panel, Source source, int column,
-                 TileSums& sums) {
+                 const char* ahead, int lines, TileSums& sums) {
   const auto* x = static_cast<const uint16_t*>(args.x) + row * args.x_stride;
   const int groups = args.depth / kGroup;
   F total[R][2];
   for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = set1(0.0f);
   for (int g = 0; g < groups; ++g) {
+    for (int i = 0; i < lines; ++i) _mm_prefetch(ahead + (g * lines + i) * 64, _MM_HINT_T1);
     F acc[R][2];
     add_group<R>(source, g, x + g * kGroup, args.x_stride, acc);
     for (int v = 0; v < 2; ++v) {
@@ -185,7 +186,7 @@ class GroupTiles {
  public:
   static constexpr int kRows = 6;  // group sums and totals of a tile must fit the registers
 
-  GroupTiles(const GemmArgs& args, const PanelRange& range, void* scratch)
+  GroupTiles(const GemmArgs& args, const PanelRange& range, int panel_end, void* scratch)
       : args_(args),
         bytes_(panel_bytes(kFormat, args.depth)),
         panel_(static_cast<const uint8_t*>(args.weights) + range.panel * bytes_),
@@ -193,6 +194,8 @@ class GroupTiles {
         panel_words_(int64_t{args.depth} * kPanelColumns),
         num_panels_(range.num_panels),
         expanded_(range.row_end - range.row_begin > kDirectRows) {
+    // a single tile reads its panel as one stream, which needs no help
+    if (range.row_end - range.row_begin > kRows) ahead_ = what_comes_next(args, range, panel_end);
     for (int p = 0; expanded_ && p < num_panels_; ++p) {
       expand_panel<kFormat>(panel_ + p * bytes_, args.depth, words_ + p * panel_words_);
     }
@@ -202,20 +205,25 @@ class GroupTiles {
   void run(int row, TileSums& sums) {
     for (int p = 0; p < num_panels_; ++p) {
       const uint8_t* panel = panel_ + p * bytes_;
-      const int column = p * kPanelColumns;
+      const int column = p * kPanelColumns, groups = args_.depth / kGroup;
+      const int lines = ahead_.lines(groups, kLinesPerGroup);
+      const auto tile = [&](auto source) {
+        tile_groups<R, kFormat>(args_, row, panel, source, column, ahead_.at, lines, sums);
+      };
       if (expanded_) {
-        tile_groups<R, kFormat>(args_, row, panel, Expanded{words_ + p * panel_words_}, column,
-                                sums);
+        tile(Expanded{words_ + p * panel_words_});
       } else {
-        tile_groups<R, kFormat>(args_, row, panel, Stored<kFormat>(panel), column, sums);
+        tile(Stored<kFormat>(panel));
       }
+      ahead_.at += int64_t{lines} * groups * 64;
     }
   }
 
  private:
   // Looking up nibbles costs less than reading them back from the second-level cache, at any number
   // of rows; converting int8 pays once.
-  static constexpr int kDirectRows = kFormat == WeightFormat::kQ8_0 ? kRows : INT32_MAX;
+  static constexpr int kDirectRows = kFormat == WeightFormat::kQ8_0 ? 4 * kRows : INT32_MAX;
+  static constexpr int kLinesPerGroup = 16;
 
   const GemmArgs& args_;
   int64_t bytes_;
@@ -224,6 +232,7 @@ class GroupTiles {
   int64_t panel_words_;
   int num_panels_;
   bool expanded_;
+  Ahead ahead_;
 };
 
 }  // namespace evenflow::EVENFLOW_ISA

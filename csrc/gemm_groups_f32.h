@@ -106,7 +106,7 @@ class GroupTiles {
   // sums and totals of a tile must fit the registers
   static constexpr int kRows = kNumVectorRegisters >= 32 ? kTileRows : 3;
 
-  GroupTiles(const GemmArgs& args, const PanelRange& range, void* scratch)
+  GroupTiles(const GemmArgs& args, const PanelRange& range, int /*panel_end*/, void* scratch)
       : args_(args), num_panels_(range.num_panels) {
     const int64_t bytes = panel_bytes(kFormat, args.depth);
     const auto* panel = static_cast<const uint8_t*>(args.weights) + range.panel * bytes;

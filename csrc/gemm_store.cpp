@@ -60,6 +60,19 @@ void store_plain(const GemmArgs& args, const TileSums& sums, int row, int rows, 
 
 }  // namespace
 
+void fetch_tile(const GemmArgs& args, int row, int rows, int panel, int num_panels) {
+  const bool gated = args.epilogue == Epilogue::kSiluMul;
+  const int width = gated && args.format != WeightFormat::kF32 ? 2 : 4;
+  const int64_t first = (gated ? panel / 2 : panel) * int64_t{kPanelColumns};
+  const int64_t left = args.columns - first, most = (gated ? 1 : num_panels) * kPanelColumns;
+  const int64_t bytes = (left < most ? left : most) * width;
+  for (int r = 0; r < rows; ++r) {
+    const char* out =
+        static_cast<const char*>(args.out) + ((row + r) * args.out_stride + first) * width;
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(out + b, 1, 3);
+  }
+}
+
 void store_tile(const GemmArgs& args, const TileSums& sums, int row, int rows, int panel,
                 int num_panels) {
   if (args.epilogue == Epilogue::kSiluMul) return store_gated(args, sums, row, rows, panel);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gemm.h"
+#include "pack.h"
 #include "vec.h"
 
 namespace evenflow::EVENFLOW_ISA {
@@ -31,6 +32,32 @@ EVENFLOW_INLINE void widen_rows(const uint16_t* x, int64_t stride, int rows, int
 }
 
 #endif
+
+// Walks the bytes that come next, some lines in each iteration of a tile. As early as that allows:
+// spread out over all tiles they come too late for some.
+struct Ahead {
+  const char* at = nullptr;
+  const char* end = nullptr;
+
+  // Lines of each of a tile's iterations, at most `most`.
+  int lines(int iterations, int most) const {
+    const int64_t left = (end - at) / 64 / iterations;
+    return static_cast<int>(left < most ? left : most);
+  }
+};
+
+// The panels after the range, or what the caller says.
+EVENFLOW_INLINE Ahead what_comes_next(const GemmArgs& args, const PanelRange& range,
+                                      int panel_end) {
+  const int64_t bytes = panel_bytes(args.format, args.depth);
+  const int next = range.panel + range.num_panels;
+  if (next < panel_end) {
+    const char* at = static_cast<const char*>(args.weights) + next * bytes;
+    return {at, at + range.num_panels * bytes};
+  }
+  const char* after = static_cast<const char*>(args.next_weights);
+  return {after, after == nullptr ? nullptr : after + args.next_bytes};
+}
 
 // R rows by one panel in float32, two vectors of columns at a time so that sixteen registers hold
 // a tile. Weights::pair(k, v) gives vector v of the weights at 2 k and 2 k + 1.

@@ -46,6 +46,8 @@ struct GemmArgs {
   int64_t next_bytes;
 };
 
+struct AttentionTask;
+
 // Paged attention of one layer over a packed step. Key and value pools of the layer:
 //   keys    [blocks][kv_heads][head_dim / 2][64 keys][2]
 //   values  [blocks][kv_heads][64 keys / 2][head_dim][2]
@@ -65,6 +67,8 @@ struct AttentionArgs {
   bool kv_f32, out_f32;
   float* partials;    // [plan.num_partials], 64-byte aligned; where split tasks leave their parts
   int32_t* arrivals;  // [plan.num_groups], all zero before the first call and after the last
+  // End of the array that the task lies in: what follows it is fetched ahead. nullptr: nothing is.
+  const AttentionTask* tasks_end;
 };
 
 // One piece of attention: consecutive tokens of one span, all query heads of one KV head, and a run

@@ -13,27 +13,60 @@ namespace {
 // Rows that meet a range of panels before the next rows do: their activations stay in the cache.
 constexpr int kRowsPerBlock = 192;
 
-// How a product is cut: units of neighbouring panels, each thread owning a range of units, and in
-// it the blocks of rows one after the other.
+// From so many rows a thread on, threads own rows in place of columns: what a thread wrote it then
+// reads itself, from norm to residual, and that costs more between distant cores than reading all
+// weights on each.
+constexpr int kRowsToOwn = 32;
+
+// How a product is cut into tiles of one block of rows by one unit of neighbouring panels. A thread
+// owns a contiguous range of blocks (by_rows) or of units, and takes it block by block.
 struct Cut {
   int panels_per_unit, num_units, rows_per_block, num_blocks;
+  bool by_rows;
+
+  int num_tiles() const { return num_units * num_blocks; }
+  // A thread's tiles are whole multiples of this.
+  int owned_together() const { return by_rows ? num_units : num_blocks; }
 };
 
 Cut cut_product(const Product& product, int rows, bool paired, int threads) {
   Cut cut;
   const int panels = static_cast<int>(product.panels());
+  cut.by_rows = threads > 1 && rows >= kRowsToOwn * threads;
   // enough units for a late thread's share to be taken over; few, so that claiming stays cheap
   int per_unit = std::clamp(panels / (threads * 6), 1, 8);
-  if (rows > kRowsPerBlock) per_unit = std::min(per_unit, 2);
-  if (paired || per_unit > 1) per_unit = (per_unit + 1) / 2 * 2;
+  if (cut.by_rows || rows > kRowsPerBlock) per_unit = std::min(per_unit, 2);
+  if (paired) per_unit = (per_unit + 1) / 2 * 2;
   cut.panels_per_unit = per_unit;
   cut.num_units = (panels + per_unit - 1) / per_unit;
-  cut.num_blocks = (rows + kRowsPerBlock - 1) / kRowsPerBlock;
-  // equal blocks, in whole register tiles
-  const int tiles = (rows + 5) / 6;
-  cut.rows_per_block = (tiles + cut.num_blocks - 1) / cut.num_blocks * 6;
-  cut.num_blocks = (rows + cut.rows_per_block - 1) / cut.rows_per_block;
+  // equal blocks, as many for every thread where it owns rows
+  const int shares = cut.by_rows ? threads : 1, share = (rows + shares - 1) / shares;
+  cut.num_blocks = (share + kRowsPerBlock - 1) / kRowsPerBlock * shares;
+  cut.rows_per_block = (rows + cut.num_blocks - 1) / cut.num_blocks;
   return cut;
+}
+
+// A tile's place, and the unit of panels that its thread is likely to read next: -1 is the first of
+// what follows the product.
+struct Place {
+  int block, unit, next_unit, owner;
+};
+
+Place place_of(const Cut& cut, const ThreadPool& pool, int tile) {
+  const int together = cut.owned_together(), group = tile / together;
+  const int groups = cut.num_tiles() / together, threads = pool.num_threads();
+  // which thread's range the tile lies in, also when it is stolen
+  int owner = 0;
+  while (owner + 1 < threads && group >= pool.first_unit(groups, owner + 1)) ++owner;
+  const int begin = pool.first_unit(groups, owner), end = pool.first_unit(groups, owner + 1);
+  if (cut.by_rows) {
+    const int unit = tile % cut.num_units;
+    const bool last = tile + 1 == end * cut.num_units;
+    return {group, unit, last ? -1 : (unit + 1) % cut.num_units, owner};
+  }
+  const int units = end - begin, local = tile - begin * cut.num_blocks;
+  const bool last = local + 1 == units * cut.num_blocks;
+  return {local / units, begin + local % units, last ? -1 : begin + (local + 1) % units, owner};
 }
 
 }  // namespace
@@ -111,31 +144,25 @@ void multiply(const Kernels& kernels, ThreadPool& pool, ThreadScratch& scratch,
   args.epilogue = epilogue;
   const int panels = static_cast<int>(product.panels());
   const auto run_tile = [&](int tile, int thread) {
-    // which thread's range the tile lies in, also when it is stolen
-    int owner = 0;
-    while (owner + 1 < threads &&
-           tile >= pool.first_unit(cut.num_units, owner + 1) * cut.num_blocks) {
-      ++owner;
-    }
-    const int first = pool.first_unit(cut.num_units, owner);
-    const int units = pool.first_unit(cut.num_units, owner + 1) - first;
-    const int local = tile - first * cut.num_blocks;
-    const int unit = first + local % units;
-    const int row = local / units * cut.rows_per_block;
-    const int panel = unit * cut.panels_per_unit;
+    const Place place = place_of(cut, pool, tile);
+    const int row = place.block * cut.rows_per_block, panel = place.unit * cut.panels_per_unit;
     GemmArgs own = args;
-    if (local + 1 == units * cut.num_blocks && next != nullptr) {
-      own.next_weights = next->panel(next->panels() * owner / threads);
-      own.next_bytes = std::min<int64_t>(2, next->panels()) * (next->panel(1) - next->panel(0));
-    } else {
-      const int after = first + (local + 1) % units;
-      own.next_weights = product.panel(after * cut.panels_per_unit);
-      own.next_bytes = std::min(2, cut.panels_per_unit) * (product.panel(1) - product.panel(0));
+    const Product* after = &product;
+    int64_t next_panel = int64_t{place.next_unit} * cut.panels_per_unit;
+    if (place.next_unit < 0 && next != nullptr) {
+      after = next;
+      next_panel = cut.by_rows ? 0 : next->panels() * place.owner / threads;
+    } else if (place.next_unit < 0) {
+      next_panel = 0;
     }
+    const int64_t count = std::min<int64_t>(args.epilogue == Epilogue::kSiluMul ? 2 : 1,
+                                            after->panels() - next_panel);
+    own.next_weights = after->panel(next_panel);
+    own.next_bytes = count * (after->panel(1) - after->panel(0));
     kernels.gemm(own, row, std::min(rows.count, row + cut.rows_per_block), panel,
                  std::min(panels, panel + cut.panels_per_unit), scratch.of[thread].bytes());
   };
-  pool.run(cut.num_units * cut.num_blocks, run_tile, cut.num_blocks);
+  pool.run(cut.num_tiles(), run_tile, cut.owned_together());
 }
 
 }  // namespace evenflow

@@ -50,6 +50,34 @@ EVENFLOW_INLINE void write_slot(const RopeArgs& args, int kv_head, int64_t slot,
   for (int d = 0; d < dim; ++d) values[2 * d] = value[d];
 }
 
+// Asks for the lines that a slot's keys and values are written to: 32 bits of a key are apart by a
+// row of 64 keys, so a token touches a hundred lines or more, none of which the cache holds.
+template <class T>
+EVENFLOW_INLINE void fetch_slot(const RopeArgs& args, int64_t slot) {
+  const int dim = args.head_dim;
+  const int64_t block = slot / kKeysPerBlock, at = slot % kKeysPerBlock;
+  for (int h = 0; h < args.num_kv_heads; ++h) {
+    const int64_t base = (block * args.num_kv_heads + h) * kKeysPerBlock * dim;
+    const T* keys = static_cast<const T*>(args.keys) + base + at * 2;
+    for (int pair = 0; pair < dim / 2; ++pair) {
+      __builtin_prefetch(keys + pair * 2 * kKeysPerBlock, 1, 3);
+    }
+    const T* values = static_cast<const T*>(args.values) + base + at / 2 * 2 * dim;
+    constexpr int kLine = 64 / sizeof(T);
+    for (int i = 0; i < 2 * dim; i += kLine) __builtin_prefetch(values + i, 1, 3);
+  }
+}
+
+EVENFLOW_INLINE void fetch_slot_of(const RopeArgs& args, int token) {
+  const int64_t slot = args.slots[token];
+  if (slot < 0) return;
+  if (args.kv_f32) {
+    fetch_slot<float>(args, slot);
+  } else {
+    fetch_slot<uint16_t>(args, slot);
+  }
+}
+
 }  // namespace
 
 void rope_write(const RopeArgs& args, int begin, int end) {
@@ -57,6 +85,7 @@ void rope_write(const RopeArgs& args, int begin, int end) {
   alignas(64) float head[kMaxHeadDim];
   alignas(64) uint16_t rounded_key[kMaxHeadDim], rounded_value[kMaxHeadDim];
   for (int token = begin; token < end; ++token) {
+    fetch_slot_of(args, token);
     const float* x = args.qkv + token * args.qkv_stride;
     const float* cos = args.cos + int64_t{args.positions[token]} * half;
     const float* sin = args.sin + int64_t{args.positions[token]} * half;
