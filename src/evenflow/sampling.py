@@ -72,10 +72,8 @@ class SamplingParams:
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     priority: int = 0
-    # set by the constructor, for the step loop: whether a penalty is not neutral, and whether
-    # drawing needs no more than temperature, top_k, top_p, min_p and min_tokens
+    # set by the constructor, for the step loop: whether a penalty is not neutral
     has_penalties: bool = field(init=False, repr=False, compare=False, default=False)
-    is_plain: bool = field(init=False, repr=False, compare=False, default=True)
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # the dataclass is frozen; this is its constructor
@@ -98,9 +96,6 @@ class SamplingParams:
         self._check_form()
         additive = self.presence_penalty != 0 or self.frequency_penalty != 0
         put(self, "has_penalties", additive or self.repetition_penalty != 1)
-        asks = (self.structured_outputs, self.logprobs, self.prompt_logprobs)
-        plain = not (self.has_penalties or self.logit_bias or self.bad_words)
-        put(self, "is_plain", plain and all(ask is None for ask in asks))
 
     def _check_numbers(self) -> None:
         _check_int("n", self.n, 1, MAX_N)

@@ -13,6 +13,7 @@ pytest.importorskip("evenflow._native", reason="built without a compiler")
 
 from evenflow.errors import ConfigError, ModelError, RunnerError
 from evenflow.runner.batch import Batch, build_batch
+from evenflow.runner.extras import Biases
 from evenflow.runner.native import NativeRunner
 from helpers.driving import plan_of, prefill, request_with_blocks
 from helpers.native_models import native_runner, prompt, stored_model
@@ -80,6 +81,131 @@ def test_a_number_out_of_place_is_refused(runner, name, index, value, said):
         runner.step(changed(batch, name, index, value))
     assert caught.value.hint
     assert np.array_equal(runner.last_logits, before)
+
+
+def batch_with_extras() -> Batch:
+    """As good_batch(), but every optional array is there."""
+    asks = {
+        "repetition_penalty": 1.2,
+        "logit_bias": {3: 1.0, 9: -2.0},
+        "logprobs": 4,
+        "prompt_logprobs": 2,
+    }
+    long = request_with_blocks("long", prompt(1, 131), [5, 1, 0], **asks)
+    short = request_with_blocks("short", prompt(2, 10), [3], presence_penalty=0.5, logprobs=1)
+    short.masks = NoOdds()
+    short.is_plain = False
+    return build_batch(plan_of((long, 60, 70, 2), (short, 9, 1, 1)), 64)
+
+
+class NoOdds:
+    """A mask source: even ids only."""
+
+    def allowed(self, generated):
+        return bytes([0b01010101] * 20)
+
+
+def with_array(batch: Batch, name: str, array) -> Batch:
+    """The batch with another array in its extras."""
+    extras = batch.sampling.extras
+    for group in ("penalties", "biases", "masks"):
+        if hasattr(getattr(extras, group), name):
+            changed_group = getattr(extras, group)._replace(**{name: array})
+            extras = replace(extras, **{group: changed_group})
+    if name in {"num_logprobs", "targets"}:
+        extras = replace(extras, **{name: array})
+    return replace(batch, sampling=replace(batch.sampling, extras=extras))
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value", "said"),
+    [
+        ("repetition_penalties", 2, 0.0, r"repetition_penalties\[2\] is not above 0"),
+        ("repetition_penalties", 0, np.nan, r"repetition_penalties\[0\] is not a finite"),
+        ("presence_penalties", 2, np.inf, r"presence_penalties\[2\] is not a finite"),
+        ("frequency_penalties", 1, -np.inf, r"frequency_penalties\[1\] is not a finite"),
+        ("history_ids", 5, 160, r"history_ids\[5\] is 160, but must lie from 0 to 159"),
+        ("history_offsets", 3, 11, r"history_offsets\[3\] is 11, but the last must be 10"),
+        ("history_offsets", 1, -1, r"history_offsets\[1\] is -1"),
+        ("history_prompt_lens", 2, 11, r"history_prompt_lens\[2\] is 11, but must lie from 0"),
+        ("bias_ids", 0, -1, r"bias_ids\[0\] is -1"),
+        ("bias_values", 1, np.nan, r"bias_values\[1\] is not a finite"),
+        ("bias_offsets", 3, 5, r"bias_offsets\[3\] is 5"),
+        ("allowed_mask_rows", 2, 1, r"allowed_mask_rows\[2\] is 1, but must lie from -1 to 0"),
+        ("num_logprobs", 0, -2, r"num_logprobs\[0\] is -2, but must lie from -1 to 2"),
+        ("targets", 0, 160, r"targets\[0\] is 160"),
+    ],
+)
+def test_a_number_out_of_place_in_the_extras_is_refused(runner, name, index, value, said):
+    batch = batch_with_extras()
+    drawn, report = runner.step(batch)
+    assert drawn[:2] == prompt(1, 131)[129:131]  # the targets: nothing was drawn there
+    assert drawn[2] % 2 == 0
+    assert report.token_ranks.min() >= 1
+    if name.startswith("bias"):
+        batch = with_bias(batch)
+    if name.startswith("history") or name.endswith("penalties"):
+        assert batch.sampling.extras.penalties.history_offsets.tolist() == [0, 0, 0, 10]
+    array = batch.sampling.extras.arrays()[name].copy()
+    array[index] = value
+    with pytest.raises(RunnerError, match=said) as caught:
+        runner.step(with_array(batch, name, array))
+    assert caught.value.hint
+
+
+def with_bias(batch: Batch) -> Batch:
+    """Rows with targets have no bias; give the last row one."""
+    biases = Biases(
+        np.array([3, 9], np.int32),
+        np.array([1, -2], np.float32),
+        np.array([0, 0, 0, 2], np.int32),
+    )
+    extras = replace(batch.sampling.extras, biases=biases)
+    return replace(batch, sampling=replace(batch.sampling, extras=extras))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["repetition_penalties", "history_ids", "allowed_masks", "allowed_mask_rows", "targets"],
+)
+def test_wrong_types_and_layouts_in_the_extras_are_refused(runner, name):
+    batch = batch_with_extras()
+    array = batch.sampling.extras.arrays()[name]
+    for bad in (array.astype(np.float64), np.repeat(array, 2)[::2], array[:-1]):
+        if name == "history_ids" or bad.dtype == np.float64 or bad.size != array.size:
+            with pytest.raises(RunnerError):
+                runner.step(with_array(batch, name, bad))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_random_damage_to_the_extras_never_crashes(runner, data):
+    batch = with_bias(batch_with_extras())
+    for _ in range(data.draw(st.integers(1, 3))):
+        arrays = batch.sampling.extras.arrays()
+        name = data.draw(st.sampled_from(sorted(arrays)))
+        array = arrays[name].copy()
+        flat = array.reshape(-1)
+        index = data.draw(st.integers(0, len(flat) - 1))
+        if array.dtype.kind == "f":
+            flat[index] = data.draw(st.floats(width=32))
+        else:
+            info = np.iinfo(array.dtype)
+            near = st.integers(
+                max(info.min, int(flat[index]) - 2), min(info.max, int(flat[index]) + 2)
+            )
+            far = (
+                st.integers(-5, 300) if name == "num_logprobs" else st.integers(info.min, info.max)
+            )
+            value = data.draw(near | far)
+            flat[index] = min(max(value, info.min), info.max)
+        batch = with_array(batch, name, array)
+    try:
+        drawn, _ = runner.step(batch)
+    except RunnerError as error:
+        assert error.hint  # noqa: PT017 - either outcome is right, a crash is not
+    else:
+        assert all(-2 <= token < 160 for token in drawn)
 
 
 def test_two_tokens_may_not_write_one_slot(runner):

@@ -12,6 +12,7 @@ pytest.importorskip("evenflow._native", reason="built without a compiler")
 from evenflow import _native
 from evenflow.runner.batch import build_batch
 from evenflow.runner.reference import ReferenceRunner
+from evenflow.runner.adjust import report
 from evenflow.runner.sampler import sample
 from helpers.driving import cut, extend, plan_of, prefill, request_with_blocks
 from helpers.native_models import FORMATS, native_runner, prompt, stored_model
@@ -201,6 +202,9 @@ def test_draws_the_token_that_the_reference_draws_from_the_same_logits(isa):
         {"temperature": 0.5, "min_p": 0.1, "seed": 2**63 + 5},
         {"temperature": 1.0, "seed": 4, "min_tokens": 30},
         {"temperature": 2.0, "top_k": 40, "top_p": 0.5, "min_p": 0.01, "seed": 5},
+        {"temperature": 0.9, "seed": 6, "repetition_penalty": 1.3, "logprobs": 3},
+        {"temperature": 0.9, "seed": 7, "presence_penalty": 1.5, "frequency_penalty": -0.5},
+        {"temperature": 0.0, "logit_bias": {7: 5.0, 8: -100.0}, "logprobs": 0},
     ]
     requests = [request(prompt(60 + i, 3), 2 * i, f"{i}", **p) for i, p in enumerate(params)]
     for r in requests:
@@ -208,10 +212,20 @@ def test_draws_the_token_that_the_reference_draws_from_the_same_logits(isa):
         r.token_ids.append(5)
     for _ in range(20):
         plan = plan_of(*[(r, r.num_tokens - 1, 1, 1) for r in requests])
-        drawn = runner.submit(plan).result().tokens
-        want = sample(runner.last_logits, build_batch(plan, 64).sampling)
-        assert [t for (t,) in drawn] == want.tolist()
-        for r, (token,) in zip(requests, drawn, strict=True):
+        result = runner.submit(plan).result()
+        sampling = build_batch(plan, 64).sampling
+        want = sample(runner.last_logits, sampling)
+        assert [t for (t,) in result.tokens] == want.tolist()
+        counts = sampling.extras.num_logprobs
+        wanted = report(runner.last_logits, want, counts).entries(counts)
+        for (entry,), expected in zip(result.logprobs, wanted, strict=True):
+            assert (entry is None) == (expected is None)
+            if entry is not None:
+                assert abs(entry.logprob - expected.logprob) < 1e-5
+                assert entry.rank == expected.rank
+                assert [t for t, _ in entry.top] == [t for t, _ in expected.top]
+                assert entry.top == pytest.approx(expected.top, abs=1e-5)
+        for r, (token,) in zip(requests, result.tokens, strict=True):
             r.token_ids.append(token)
 
 

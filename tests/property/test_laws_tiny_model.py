@@ -133,6 +133,10 @@ sampling = st.builds(
     top_k=st.sampled_from([0, 1, 5]),
     top_p=st.sampled_from([1.0, 0.9, 0.5]),
     min_p=st.sampled_from([0.0, 0.05]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.4]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.7]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, -0.5]),
+    logit_bias=st.sampled_from([None, None, {5: 3.0, 9: -100.0}]),
     seed=st.integers(0, 2**64 - 1),
     priority=st.integers(-1, 1),
 )

@@ -128,13 +128,12 @@ def _sampling(requests: list[Request], row_positions: I32) -> SamplingBatch:
     banned: list[int] = []
     offsets = np.zeros(count + 1, np.int32)
     extras = None
-    if not all(p.is_plain and not p.min_tokens for p in params):
+    if not all(r.is_plain for r in requests):
         ends = row_positions.tolist()
         for i, request in enumerate(requests):
             banned += _banned(request, ends[i] + 1)
             offsets[i + 1] = len(banned)
-        if not all(p.is_plain for p in params):
-            extras = build_extras(requests, ends)
+        extras = build_extras(requests, ends)
     return SamplingBatch(
         temperatures=np.fromiter((p.temperature for p in params), np.float32, count),
         top_ks=np.fromiter((p.top_k for p in params), np.int32, count),

@@ -90,8 +90,8 @@ class SamplingExtras:
         return named
 
 
-def build_extras(requests: list[Request], positions: list[int]) -> SamplingExtras:
-    """The extras of the rows.
+def build_extras(requests: list[Request], positions: list[int]) -> SamplingExtras | None:
+    """The extras of the rows; None where no row needs any.
 
     Args:
         requests: whose row it is, one entry per row.
@@ -106,14 +106,16 @@ def build_extras(requests: list[Request], positions: list[int]) -> SamplingExtra
     ]
     asked = any(w is not None for w in wanted)
     counts = [-1 if w is None else w for w in wanted]
-    return SamplingExtras(
+    parts = (
         _penalties(requests, positions, draws),
         _biases(requests, draws),
         _masks(requests, positions, draws, refused),
         np.array(counts, np.int32) if asked else None,
         None if all(draws) else np.array(targets, np.int32),
-        refused,
     )
+    if all(part is None for part in parts) and not refused:
+        return None
+    return SamplingExtras(*parts, refused)
 
 
 def _target(request: Request, position: int) -> int:

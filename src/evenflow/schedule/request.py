@@ -49,6 +49,7 @@ class Request:
         "cancelled",
         "hard_claim",
         "id",
+        "is_plain",
         "last_step",
         "masks",
         "max_tokens",
@@ -92,6 +93,13 @@ class Request:
         self.stop_ids = stop_ids  # ids that end the request, the model's own included
         self.bad_words = bad_words  # sequences of ids that may not be generated
         self.masks = masks  # says which tokens may follow; None where all may
+        # whether a draw needs no more than temperature, top_k, top_p and min_p
+        self.is_plain = (
+            params.logprobs is None
+            and params.prompt_logprobs is None
+            and masks is None
+            and not (params.has_penalties or params.logit_bias or params.min_tokens or bad_words)
+        )
         self.scores_prompt = params.prompt_logprobs is not None
         # how likely the prompt's tokens were, as far as they are scored; None where nobody asked
         # or they were taken already

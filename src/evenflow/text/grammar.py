@@ -64,7 +64,7 @@ class GrammarMasks:
         mask = matcher.compute_bitmask()
         if matcher.is_error():
             raise InvalidRequestError(
-                f"structured_outputs cannot be followed: {_first_line(matcher.get_error())}",
+                f"structured_outputs cannot be followed: {_in_one_line(matcher.get_error())}",
                 hint="make the schema or grammar simpler",
             )
         return mask
@@ -118,15 +118,16 @@ class Grammars:
             )
             error = matcher.get_error()
             if not error:
-                mask = matcher.compute_bitmask()  # finds what allows nothing
+                matcher.compute_bitmask()  # finds out whether anything can be spelt
                 error = matcher.get_error()
-                if not error and not any(mask):
-                    error = "it allows no token at all"
+                if error.startswith("NoExtension"):
+                    error = "no text has this form"
         except (ValueError, TypeError) as failed:
             error = str(failed)
         if error:
             raise InvalidRequestError(
-                f"structured_outputs.{kind} cannot be used: {_first_line(error)}", hint=_HINTS[kind]
+                f"structured_outputs.{kind} cannot be used: {_in_one_line(error)}",
+                hint=_HINTS[kind],
             )
         return GrammarMasks(matcher)
 
@@ -168,7 +169,8 @@ def _written(kind: str, value: object) -> str:
         case "regex", str(text):
             return llguidance.grammar_from("regex", text)
         case _:
-            return llguidance.grammar_from("grammar", str(value))
+            text = str(value)
+            return llguidance.grammar_from("gbnf" if "::=" in text else "lark", text)
 
 
 def _plain(value: object) -> object:
@@ -177,5 +179,8 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
-def _first_line(error: str) -> str:
-    return next((line.strip() for line in error.splitlines() if line.strip()), error)
+def _in_one_line(error: str) -> str:
+    """What a parser says in several lines: the one that names the fault, where one does."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (named or lines or [error])[0]
