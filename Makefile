@@ -8,13 +8,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: demo test test-slow test-asan check help
+.PHONY: demo test test-slow test-asan check bench-peers help
 
 help:
 	@echo "make demo       see the stall and its cure on a real model (a minute)"
 	@echo "make test       the tests, but for the slow ones"
 	@echo "make test-slow  the slow tests (minutes)"
 	@echo "make test-asan  the native runner's tests under AddressSanitizer and UBSan"
+	@echo "make bench-peers  beside OpenVINO, vLLM and llama.cpp (10 minutes once they are installed)"
 	@echo "make check      lint, format, types, import contracts, size budget"
 
 demo: $(VENV)/.run-ready
@@ -29,6 +30,11 @@ test-slow: $(VENV)/.dev-ready
 test-asan: $(VENV)/.dev-ready
 	$(PIP) install --quiet cmake nanobind
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/test_asan.py
+
+# Installs each peer into an environment of its own, in build/peers or in $$EVENFLOW_PEERS, once.
+# PEERS_FLAGS: --peers evenflow,openvino --repeats 3 --minutes 10 --install-only
+bench-peers: $(VENV)/.run-ready
+	PYTHONPATH=benchmarks $(BIN)/python -m peers --out benchmarks/results $(PEERS_FLAGS)
 
 check: $(VENV)/.dev-ready
 	$(BIN)/ruff check .

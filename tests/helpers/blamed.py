@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.trace import ChunkRecord, RequestRecord, StepRecord, Trace
-from helpers.synthetic import Arrival, Simulated, true_cause
+from helpers.synthetic import Arrival, Event, Simulated, true_cause
 
 if TYPE_CHECKING:
     from evenflow.bench.blame import Blame
@@ -36,6 +36,16 @@ def attack(count: int = 4, every_s: float = 5.0, tokens: int = LONG) -> list[Arr
         Arrival(2 + every_s * i + 0.013 * i, f"attack-{i}", tokens - 2000 * i, 16, "attacker")
         for i in range(count)
     ]
+
+
+def pauses_beside(arrivals: list[Arrival], seed: int, share: float) -> tuple[Event, ...]:
+    """Pauses of the server that begin about when some of the long prompts come, by chance."""
+    rng = random.Random(seed)
+    return tuple(
+        Event(a.at_s + rng.uniform(-0.3, 0.6), rng.uniform(0.05, 0.8))
+        for a in arrivals
+        if a.class_name in {"long", "attacker"} and rng.random() < share
+    )
 
 
 class Score(NamedTuple):

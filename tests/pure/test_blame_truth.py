@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenflow.bench.blame import BlameOptions, blame
-from helpers.blamed import attack, mixture, score
+from helpers.blamed import attack, mixture, pauses_beside, score
 from helpers.synthetic import Event, Plan, simulate, streams
 
 QUICK = BlameOptions(permutations=49)
@@ -56,6 +56,38 @@ def test_over_many_draws_the_rates_hold():
     assert planted > 1500
     assert found >= 0.95 * planted
     assert wrong <= 0.02 * blamed
+
+
+@pytest.mark.parametrize("budget", [None, 8192, 4096, 2048])
+def test_a_pause_that_overlaps_a_prefill_by_chance_is_told_apart(budget):
+    """A third of the long prompts meets a pause before, within or after its prefill."""
+    planted = found = blamed = wrong = others = named = 0
+    for seed in range(8):
+        arrivals = mixture(seed + 200, count=120)
+        pauses = pauses_beside(arrivals, seed, share=0.33)
+        plan = Plan(budget=budget, max_prefills=2, jitter_ms=3, seed=seed, pauses=pauses)
+        run = simulate(arrivals, plan)
+        one = score(run, blame(run.records, QUICK))
+        planted, found = planted + one.planted, found + one.found
+        blamed, wrong = blamed + one.blamed, wrong + one.wrong
+        others, named = others + one.others, named + one.named
+    assert others >= 150
+    assert found >= 0.95 * planted, (found, planted)
+    assert wrong <= 0.02 * blamed, (wrong, blamed)
+    assert named >= 0.9 * others, (named, others)
+
+
+def test_a_prompt_is_charged_its_own_part_of_a_stall_and_a_pause_the_rest():
+    """360 ms of prefill and 300 ms of pause in one gap of 20 streams."""
+    arrivals = [*streams(20, 2000), *attack(4, tokens=24_000)]
+    pause = Event(arrivals[-1].at_s - 1e-3, 0.3)
+    result = blame(simulate(arrivals, Plan(pauses=(pause,))).records)
+    last = max(result.episodes, key=lambda e: e.start_s)
+    alone = next(o for o in result.offenders if o.request_id == last.culprits[0].request_id)
+    assert last.cause == "prefill"
+    assert alone.stream_ms == pytest.approx(20 * 18_000 * 0.02, rel=0.1)
+    assert result.causes["server_pause"] == pytest.approx(20 * 300, rel=0.1)
+    assert alone.confidence < 0.7
 
 
 OTHERS = {

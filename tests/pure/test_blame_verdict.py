@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from evenflow.bench.blame import BlameOptions, blame
 from evenflow.bench.blame.chance import Exposure, against_chance
+from evenflow.bench.blame.chunks import Chunks
+from evenflow.bench.blame.find import find_episodes
 from evenflow.bench.blame.model import Episode, Stall
 from evenflow.bench.blame.prefills import Prefills
+from evenflow.bench.blame.witness import Witnesses
+from evenflow.bench.gaps import Window
 from evenflow.bench.records import Mark, Records, Scrape
 from helpers.blamed import attack, mixture
 from helpers.synthetic import Event, Plan, simulate, streams
@@ -83,6 +87,14 @@ def test_chance_is_not_ruled_out_for_tails_that_have_nothing_to_do_with_prefills
     assert ruled_out <= 1
 
 
+def _prefills(starts, ends):
+    count, lengths_ms = len(starts), (ends - starts) * 1e3
+    index = np.arange(count, dtype=np.int64)
+    chunks = Chunks(starts, ends, lengths_ms, Witnesses(find_episodes([], QUICK, Window(0, 99))))
+    known = np.ones(count, bool)
+    return Prefills(starts, ends, np.ones(count), known, lengths_ms, index, None, chunks)
+
+
 def test_p_values_of_unrelated_stalls_and_prefills_are_spread_out():
     values = []
     for seed in range(60):
@@ -92,9 +104,7 @@ def test_p_values_of_unrelated_stalls_and_prefills_are_spread_out():
         at = rng.uniform(0, 60, 15)
         stalls = [Stall("s", t, t + 0.3, 10.0, 10.0, 1) for t in at]
         episodes = [Episode(s.start_s, s.end_s, [s], 5, 0) for s in stalls]
-        prefills = Prefills(
-            starts, ends, np.ones(20), np.ones(20, bool), np.arange(20, dtype=np.int64), None
-        )
+        prefills = _prefills(starts, ends)
         exposure = Exposure(np.array([0.0]), np.array([62.0]))
         found = against_chance(episodes, prefills, exposure, permutations=199, seed=seed)
         values.append(found.p_value)

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evenflow.bench.blame.model import Culprit
-from evenflow.bench.blame.witness import Witnesses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from evenflow.bench.blame.find import Found
     from evenflow.bench.blame.model import Episode
     from evenflow.bench.blame.prefills import Prefills
     from evenflow.bench.records import RequestRecord
@@ -29,9 +27,7 @@ if TYPE_CHECKING:
 
 EXPLAINS = 0.5  # of the time lost must be prefill
 EXPLAINS_ALONE = 0.8  # where only one stream ran, so that no other can show that it stood still
-MIN_CHUNKS = 3  # so many other slow gaps show how long this prompt's chunks are
-OUTLIER = 2.5  # times their median is no chunk of it
-CHUNK_ROOM = 1.5  # later chunks of a prompt are dearer than its first ones
+NEARLY = 0.8  # what is left of a loss is within the error of what a prompt is known to cost
 SMALL = 0.02  # a share below this is not worth a culprit
 
 
@@ -39,12 +35,10 @@ def attribute(
     episodes: Sequence[Episode],
     prefills: Prefills,
     requests: Sequence[RequestRecord],
-    found: Found,
 ) -> None:
     """Set cause, culprits, evidence and a first confidence of every episode that prefills explain."""
     if not len(prefills):
         return
-    chunks = _Chunks(found)
     for episode in episodes:
         if episode.alone:
             continue
@@ -56,7 +50,8 @@ def attribute(
         costs = []
         for i in candidates:
             ms = float(shared_s[i] * 1e3)
-            costs.append(min(ms, chunks.most_ms(prefills, int(i), episode)))
+            most_ms = prefills.chunks.most_ms(int(i), episode.start_s, episode.end_s)
+            costs.append(min(ms, most_ms, float(prefills.work_ms[i])))
         total = sum(costs)
         length_ms = (episode.end_s - episode.start_s) * 1e3
         excess = max(episode.excess_ms, 1e-9)
@@ -73,6 +68,7 @@ def attribute(
             key=lambda culprit: -culprit.ms,
         )
         episode.cause = "prefill"
+        episode.share = coverage if coverage < NEARLY else 1.0
         episode.confidence = coverage * _sureness(episode, prefills, candidates)
         episode.evidence = _evidence(episode, coverage)
 
@@ -103,27 +99,3 @@ def _evidence(episode: Episode, coverage: float) -> str:
         f"{words}; the prefill of {top.request_id}{more} was under way and explains "
         f"{coverage:.0%} of the time lost"
     )
-
-
-class _Chunks:
-    """How long the chunks of each prompt were, judged by the slow gaps during its prefill."""
-
-    def __init__(self, found: Found) -> None:
-        self._witnesses = Witnesses(found)
-        self._slow: dict[int, list[tuple[float, float]]] = {}
-
-    def most_ms(self, prefills: Prefills, index: int, episode: Episode) -> float:
-        """The most that this prefill can have cost in the episode."""
-        if index not in self._slow:
-            window = float(prefills.start_s[index]), float(prefills.end_s[index])
-            self._slow[index] = self._witnesses.seen(*window).slow
-        middle = (episode.start_s + episode.end_s) / 2
-        others = [e - s for s, e in self._slow[index] if not s < middle < e]
-        if len(others) < MIN_CHUNKS:
-            return np.inf
-        median_ms = float(np.median(others)) * 1e3
-        length_ms = (episode.end_s - episode.start_s) * 1e3
-        carried = sum(others) * 1e3 >= 0.5 * float(prefills.cost_ms[index])
-        if carried and length_ms > OUTLIER * median_ms:
-            return CHUNK_ROOM * median_ms
-        return np.inf

@@ -79,7 +79,7 @@ def against_chance(
     whole = (ends - starts) * 1e3
     weight = np.array([len(episode.stalls) for episode in episodes], np.float64)
     length = float((exposure.ends_s - exposure.starts_s).sum())
-    edges, work = _work(exposure.place(prefills.start_s), exposure.place(prefills.end_s))
+    edges, work = _work(exposure.place(prefills.work_start_s), exposure.place(prefills.end_s))
 
     def explained(shift_s: float) -> Floats:
         """Milliseconds of each episode that lie under the shifted prefills, where these explain it."""

@@ -47,7 +47,7 @@ def blame(
     if evidence is not None:
         prefills = evidence.refine(prefills, records)
     if records.header.get("aligned", True):
-        attribute(episodes, prefills, requests, found)
+        attribute(episodes, prefills, requests)
     else:
         problems.append("streams cannot be laid side by side, so no prefill can be blamed")
     chance = against_chance(

@@ -92,6 +92,7 @@ class Episode:
         cause: what it was, or looks like.
         confidence: from 0 to 1, how sure that is.
         culprits: whose prefill, largest share first; empty for other causes.
+        share: of its loss, what the culprits explain; the rest had another reason.
         evidence: why, in one line.
         chance: how often a stall of this length at a random time would be explained as well.
     """
@@ -104,6 +105,7 @@ class Episode:
     cause: Cause = "unknown"
     confidence: float = 0.0
     culprits: list[Culprit] = field(default_factory=list)
+    share: float = 1.0
     evidence: str = ""
     chance: float = 1.0
 
@@ -117,6 +119,11 @@ class Episode:
     def stream_ms(self) -> float:
         """The loss of all its streams together."""
         return sum(stall.excess_ms for stall in self.stalls)
+
+    @property
+    def explained_ms(self) -> float:
+        """The part of the loss of all its streams that the culprits explain."""
+        return self.share * self.stream_ms if self.culprits else 0.0
 
     def part_of(self, request_id: str) -> float:
         """The share of a request in what prefills cost here, from 0 to 1."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from evenflow.bench.blame.chunks import Chunks
 from evenflow.bench.blame.witness import Witnesses
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 QUICK = 0.25  # the quantile of the rates, by their tokens: the slower windows also hold waits
 TOGETHER = 0.25  # of a usual gap: first tokens this close came out of one step
 ALIKE = 1.5  # prompts whose lengths differ by less than this factor cost about the same per token
+STEP, DEAR = 2.0, 1.5  # usual gaps, and times the run's rate, that bound a short prompt's cost
 MOSTLY = 0.75  # of a window is work: then all of it is taken for work
 
 
@@ -44,16 +46,20 @@ class Prefills:
         start_s, end_s: the window; within it the prompt was being computed.
         tokens: prompt tokens; where unknown, what the window's length suggests.
         known: whether the prompt's length is known.
+        work_ms: how long it took; less than the window, where something else fell into that.
         request: index into the requests that they were made from.
         ms_per_token: the run's rate; None when no prompt's length is known.
+        chunks: what a single gap can have held of each prompt.
     """
 
     start_s: Floats
     end_s: Floats
     tokens: Floats
     known: NDArray[np.bool_]
+    work_ms: Floats
     request: Ints
     ms_per_token: float | None
+    chunks: Chunks
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -62,6 +68,11 @@ class Prefills:
     def cost_ms(self) -> Floats:
         """How long each took."""
         return np.asarray((self.end_s - self.start_s) * 1e3, np.float64)
+
+    @property
+    def work_start_s(self) -> Floats:
+        """Where each would have begun without pauses: what a pause did to a window ties the two."""
+        return np.maximum(self.start_s, self.end_s - self.work_ms / 1e3)
 
     def shared_s(self, start_s: float, end_s: float) -> Floats:
         """Seconds that each window shares with a stretch of time."""
@@ -97,19 +108,30 @@ def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
     pace_ms = found.pace_ms or 0.0
     together_s = TOGETHER * pace_ms / 1e3
     starts = _after_those_before(sends, ends, together_s)
-    rates = _rates(starts, ends, np.where(known, tokens, 0.0), together_s, Witnesses(found))
+    witnesses = Witnesses(found)
+    rates = _rates(starts, ends, np.where(known, tokens, 0.0), together_s, witnesses)
     if not rates:
-        return Prefills(starts, ends, tokens, known, index, None)
+        chunks = Chunks(starts, ends, (ends - starts) * 1e3, witnesses)
+        lengths_ms = (ends - starts) * 1e3
+        return Prefills(starts, ends, tokens, known, lengths_ms, index, None, chunks)
     overall = _quick(rates)
     lengths_ms = (ends - starts) * 1e3
     # a prompt takes a step, however short it is
     cost_ms = np.maximum(pace_ms, tokens * _local(rates, tokens))
-    # a window cut too short: the step that ended the wait already held a first chunk
+    # a short one is no dearer per token than all, but for its step: its rate may come from few
+    short_ms = STEP * pace_ms + DEAR * tokens * overall
+    cost_ms = np.where(tokens < _middle(tokens), np.minimum(cost_ms, short_ms), cost_ms)
+    # the step that ended the wait may have held a first chunk already
+    seen_from = np.maximum(sends, starts - together_s)
+    chunks = Chunks(seen_from, ends, np.where(known, cost_ms, lengths_ms), witnesses)
     early = np.minimum(starts, ends - cost_ms / 1e3)
-    work = np.where(cost_ms >= MOSTLY * lengths_ms, early, ends - cost_ms / 1e3)
-    starts = np.where(known, np.maximum(sends, work), starts)
+    latest = np.array([chunks.start_s(i, s, ends[i]) for i, s in enumerate(sends)], np.float64)
+    mostly = cost_ms >= MOSTLY * lengths_ms
+    starts = np.where(known, np.maximum(sends, np.where(mostly, early, latest)), starts)
+    whole_ms = (ends - starts) * 1e3
+    work_ms = np.where(known & ~mostly, np.minimum(cost_ms, whole_ms), whole_ms)
     tokens = np.where(known, tokens, lengths_ms / max(overall, 1e-9))
-    return Prefills(starts, ends, tokens, known, index, overall)
+    return Prefills(starts, ends, tokens, known, work_ms, index, overall, chunks)
 
 
 def _after_those_before(sends: Floats, ends: Floats, together_s: float) -> Floats:
@@ -162,6 +184,12 @@ def _local(rates: Sequence[_Rate], tokens: Floats) -> Floats:
         near = [r for b in (bucket - 1, bucket, bucket + 1) for r in buckets.get(b, ())]
         known[bucket] = _quick(near) if near else overall
     return np.array([known[_bucket(float(t))] for t in tokens])
+
+
+def _middle(tokens: Floats) -> float:
+    """The length of prompt that holds the middle one of all prompt tokens."""
+    ordered = np.sort(tokens)
+    return float(ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)])
 
 
 def _bucket(tokens: float) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from evenflow.trace import StepRecord, Trace
 
 SURE = 0.99
+NEARLY = 0.8  # of a loss explained is as good as all: a step's usual time is not known better
 DEAREST = (
     3.0  # times the typical cost of a prompt token: a step that took longer had another reason
 )
@@ -162,6 +163,8 @@ class StepEvidence:
         episode.confidence = min(SURE, seconds[cause] / max(lost_s, 1e-9))
         episode.culprits = []
         if cause == "prefill":
+            episode.share = seconds[cause] / max(lost_s, 1e-9)
+            episode.share = episode.share if episode.share < NEARLY else 1.0
             episode.culprits = sorted(
                 (
                     Culprit(name, s * 1e3 / known, tokens / known)

@@ -42,7 +42,7 @@ def offenders_of(
     for episode in episodes:
         total = sum(c.ms for c in episode.culprits)
         for culprit in episode.culprits:
-            part = episode.stream_ms * culprit.ms / max(total, 1e-9)
+            part = episode.explained_ms * culprit.ms / max(total, 1e-9)
             mine.setdefault(culprit.request_id, []).append((episode, part, culprit.ms / total))
     found = []
     for name, parts in mine.items():
@@ -86,7 +86,11 @@ def causes_of(episodes: Sequence[Episode]) -> dict[Cause, float]:
     """Stalled stream time by cause, the largest first; a prefill's only as far as it explains it."""
     found: dict[Cause, float] = {}
     for episode in episodes:
-        found[episode.cause] = found.get(episode.cause, 0.0) + episode.stream_ms
+        explained_ms = episode.explained_ms if episode.cause == "prefill" else episode.stream_ms
+        found[episode.cause] = found.get(episode.cause, 0.0) + explained_ms
+        if rest_ms := episode.stream_ms - explained_ms:
+            other: Cause = "server_pause" if episode.num_decoding > 1 else "unknown"
+            found[other] = found.get(other, 0.0) + rest_ms
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
