@@ -75,6 +75,7 @@ struct ChunkWork {
     const int t = vector / place.heads_per_kv * kW + lane;
     return t < place.task.num_tokens ? t : place.task.num_tokens - 1;  // idle lanes repeat the last
   }
+  EVENFLOW_INLINE int min_limit(int u) const { return place.first_limit + token(first(u), 0); }
   EVENFLOW_INLINE int max_limit(int u) const {
     return place.first_limit + token(first(u + 1) - 1, kW - 1);
   }
@@ -102,8 +103,8 @@ struct ChunkWork {
   }
 
   EVENFLOW_INLINE void section(int u, int index, const State& state) const {
-    const ChunkUnit unit{q + int64_t{first(u)} * steps * kW, limits + first(u) * kW,
-                         place.first_limit + token(first(u), 0), max_limit(u)};
+    const ChunkUnit unit{q + int64_t{first(u)} * steps * kW, limits + first(u) * kW, min_limit(u),
+                         max_limit(u), place.args.window};
     auto run = [&](auto kernel) {
       kernel(place.args, place.blocks, place.block_elements, place.head_offset, unit, index, state,
              space);
@@ -177,6 +178,7 @@ struct RowWork {
   EVENFLOW_INLINE State state(float* at, int u) const {
     return row_state(at, size(u), place.args.head_dim);
   }
+  EVENFLOW_INLINE int min_limit(int u) const { return limits[first(u)]; }
   EVENFLOW_INLINE int max_limit(int u) const { return limits[first(u + 1) - 1]; }
 
   // Where the task after this one starts to read, or -1.
@@ -189,7 +191,8 @@ struct RowWork {
   }
 
   EVENFLOW_INLINE void section(int u, int index, const State& state) const {
-    const RowUnit unit{q + first(u) * steps, limits + first(u), max_limit(u), 0, after};
+    const RowUnit unit{
+        q + first(u) * steps, limits + first(u), max_limit(u), place.args.window, 0, after};
     auto run = [&](auto kernel) {
       kernel(place.args, place.blocks, place.block_elements, place.head_offset, unit, index, state,
              scores, block);
@@ -232,11 +235,15 @@ void run_task(const AttentionArgs& args, const AttentionTask& task, char* scratc
   auto shared = [&](int u, int section) {
     return work.state(parts + section * work.state_floats() + work.state_offset(u), u);
   };
+  auto sees = [&](int u, int section) {
+    return section >= first_block(args, work.min_limit(u)) / kSectionBlocks &&
+           section * kSectionKeys < work.max_limit(u);
+  };
   for (int u = 0; u < work.num_units; ++u) clear(total(u));
   const int end = task.first_section + task.num_sections;
   for (int section = task.first_section; section < end; ++section) {
     for (int u = 0; u < work.num_units; ++u) {
-      if (section * kSectionKeys >= work.max_limit(u)) continue;
+      if (!sees(u, section)) continue;
       const State part = whole ? work.state(work.part, u) : shared(u, section);
       work.section(u, section, part);
       if (whole) merge<P>(total(u), part, scale);
@@ -247,8 +254,9 @@ void run_task(const AttentionArgs& args, const AttentionTask& task, char* scratc
     if (__atomic_add_fetch(arrivals, 1, __ATOMIC_ACQ_REL) != task.group_tasks) return;
     __atomic_store_n(arrivals, 0, __ATOMIC_RELAXED);
     for (int u = 0; u < work.num_units; ++u) {
-      for (int s = 0; s * kSectionKeys < work.max_limit(u); ++s)
-        merge<P>(total(u), shared(u, s), scale);
+      for (int s = 0; s * kSectionKeys < work.max_limit(u); ++s) {
+        if (sees(u, s)) merge<P>(total(u), shared(u, s), scale);
+      }
     }
   }
   for (int u = 0; u < work.num_units; ++u) {

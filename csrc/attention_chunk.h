@@ -17,6 +17,7 @@ struct ChunkUnit {
   const float* q;       // [dim steps][vectors][kW] elements
   const float* limits;  // [vectors][kW]: keys that each row sees
   int min_limit, max_limit;
+  int window;  // keys that each row sees at most; 0: all
 };
 
 struct ChunkSpace {
@@ -24,10 +25,11 @@ struct ChunkSpace {
   float* block;   // room to unpack a block
 };
 
-// scores[key][vector] for keys [0, num_keys) and their maxima; -inf behind the causal edge.
-template <class P, int N, bool kMasked>
+// scores[key][vector] for keys [0, num_keys) and their maxima; -inf behind the causal edge, and
+// before the window.
+template <class P, int N, bool kMasked, bool kWindow>
 EVENFLOW_INLINE void chunk_scores(const float* q, const float* keys, int steps, int num_keys,
-                                  const F* limits, F* max, float* scores) {
+                                  const F* limits, F window, F* max, float* scores) {
   F top[N];  // not `max` itself, which the stores below could alias
   for (int v = 0; v < N; ++v) top[v] = max[v];
   for (int k0 = 0; k0 < num_keys; k0 += kTile) {
@@ -51,6 +53,10 @@ EVENFLOW_INLINE void chunk_scores(const float* q, const float* keys, int steps, 
         if constexpr (kMasked) {
           const M seen = less(set1(static_cast<float>(k0 + t)), limits[v]);
           score = select(seen, score, set1(kMinusInfinity));
+        }
+        if constexpr (kWindow) {
+          const M behind = less(set1(static_cast<float>(k0 + t)), sub(limits[v], window));
+          score = select(behind, set1(kMinusInfinity), score);
         }
         top[v] = vmax(top[v], score);
         store(scores + ((k0 + t) * N + v) * kW, score);
@@ -85,10 +91,10 @@ EVENFLOW_INLINE F chunk_weights_16(float* scores, int group, int v, F scale, F o
 }
 
 // values[dim][vector] = values * keep + sum over steps of weight * value.
-template <class P, int N, bool kFirst>
+template <class P, int N, bool kFirst, bool kWindow>
 EVENFLOW_INLINE void chunk_values(const float* weights, const float* values, int head_dim,
-                                  int full_steps, int num_steps, const F* limits, const F* keep,
-                                  float* out) {
+                                  int full_steps, int num_steps, const F* limits, F window,
+                                  const F* keep, float* out) {
   for (int d0 = 0; d0 < head_dim; d0 += kTile) {
     F acc[kTile][N];
     for (int t = 0; t < kTile; ++t) {
@@ -115,7 +121,16 @@ EVENFLOW_INLINE void chunk_values(const float* weights, const float* values, int
         for (int t = 0; t < kTile; ++t) {
           F x = set1(value[t]);
           if constexpr (P::kKeysPerStep == 2) x = select(both, x, P::first_key_only(x));
-          acc[t][v] = select(seen, P::mac(acc[t][v], w, x), acc[t][v]);
+          if constexpr (kWindow) {
+            const F begin = sub(limits[v], window);
+            if constexpr (P::kKeysPerStep == 2) {
+              x = select(less(set1(first), begin), P::second_key_only(x), x);
+            }
+            const M behind = less(set1(first + (P::kKeysPerStep - 1)), begin);
+            acc[t][v] = select(behind, acc[t][v], select(seen, P::mac(acc[t][v], w, x), acc[t][v]));
+          } else {
+            acc[t][v] = select(seen, P::mac(acc[t][v], w, x), acc[t][v]);
+          }
         }
       }
     }
@@ -125,28 +140,38 @@ EVENFLOW_INLINE void chunk_values(const float* weights, const float* values, int
   }
 }
 
-// One block of keys into a unit's state. `base` is the block's first position.
-template <class P, int N, bool kFirst>
-EVENFLOW_INLINE void chunk_block(const ChunkUnit& unit, const BlockView& block, int base,
-                                 int head_dim, float scale_log2e, const State& state,
-                                 float* scores) {
+// One block of keys into a unit's state. `base` is the block's first position. kWindow: some row's
+// window begins in this block, or behind it.
+template <class P, int N, bool kFirst, bool kWindow>
+EVENFLOW_INLINE void chunk_block(const AttentionArgs& args, const ChunkUnit& unit,
+                                 const BlockView& block, int base, float scale_log2e,
+                                 const State& state, float* scores) {
+  const int head_dim = args.head_dim;
+  const F window = set1(static_cast<float>(unit.window));
   F limits[N], max[N], keep[N];
   for (int v = 0; v < N; ++v) {
     limits[v] = sub(load(unit.limits + v * kW), set1(static_cast<float>(base)));
     max[v] = kFirst ? set1(kMinusInfinity) : load(state.max + v * kW);
   }
   const int steps = P::dim_steps(head_dim);
-  const int most = unit.max_limit - base, least = unit.min_limit - base;
+  const int most = unit.max_limit - base, least = kWindow ? 0 : unit.min_limit - base;
   int num_groups = kKeys / 16;  // groups of keys that any row sees; the others add nothing
   if (least >= kKeys) {
-    chunk_scores<P, N, false>(unit.q, block.keys, steps, kKeys, limits, max, scores);
+    chunk_scores<P, N, false, false>(unit.q, block.keys, steps, kKeys, limits, window, max, scores);
   } else {
     const int num_keys = most >= kKeys ? kKeys : (most + kTile - 1) / kTile * kTile;
-    chunk_scores<P, N, true>(unit.q, block.keys, steps, num_keys, limits, max, scores);
+    chunk_scores<P, N, true, kWindow>(unit.q, block.keys, steps, num_keys, limits, window, max,
+                                      scores);
     num_groups = (num_keys + 15) / 16;
     for (int i = num_keys * N; i < num_groups * 16 * N; ++i) {
       store(scores + i * kW, set1(kMinusInfinity));
     }
+  }
+  if (args.soft_cap != 0.0f) {
+    F top[N];
+    for (int v = 0; v < N; ++v) top[v] = kFirst ? set1(kMinusInfinity) : load(state.max + v * kW);
+    cap_scores<N>(args, scores, num_groups * 16, top);
+    for (int v = 0; v < N; ++v) max[v] = top[v];
   }
   const F scale = set1(scale_log2e);
   for (int v = 0; v < N; ++v) {
@@ -168,8 +193,18 @@ EVENFLOW_INLINE void chunk_block(const ChunkUnit& unit, const BlockView& block, 
   const int seen = most >= kKeys ? kKeys : most;
   const int num_steps = (seen + P::kKeysPerStep - 1) / P::kKeysPerStep;
   const int sure = least >= kKeys ? kKeys : (least > 0 ? least : 0);
-  chunk_values<P, N, kFirst>(scores, block.values, head_dim, sure / P::kKeysPerStep, num_steps,
-                             limits, keep, state.values);
+  chunk_values<P, N, kFirst, kWindow>(scores, block.values, head_dim, sure / P::kKeysPerStep,
+                                      num_steps, limits, window, keep, state.values);
+}
+
+// A block in which some row's window begins; apart, so that the others' code stays as it is.
+template <class P, int N>
+__attribute__((noinline)) void chunk_edge(const AttentionArgs& args, const ChunkUnit& unit,
+                                          const BlockView& block, int base, bool first,
+                                          float scale_log2e, const State& state, float* scores) {
+  if (first)
+    return chunk_block<P, N, true, true>(args, unit, block, base, scale_log2e, state, scores);
+  chunk_block<P, N, false, true>(args, unit, block, base, scale_log2e, state, scores);
 }
 
 // All blocks of one section into `state`, which is overwritten.
@@ -177,16 +212,19 @@ template <class P, int N>
 void chunk_section(const AttentionArgs& args, const int32_t* blocks, int64_t block_elements,
                    int64_t head_offset, const ChunkUnit& unit, int section, const State& state,
                    const ChunkSpace& space) {
-  const int begin = section * kSectionBlocks;
+  const int reach = first_block(args, unit.min_limit);
+  const int begin = section * kSectionBlocks > reach ? section * kSectionBlocks : reach;
   const int last = (unit.max_limit + kKeys - 1) / kKeys;
-  const int end = last < begin + kSectionBlocks ? last : begin + kSectionBlocks;
+  const int stop = (section + 1) * kSectionBlocks, end = last < stop ? last : stop;
   const float scale = args.scale * kLog2E;
   for (int b = begin; b < end; ++b) {
     const BlockView block = P::view(args, blocks[b] * block_elements + head_offset, space.block);
-    if (b == begin) {
-      chunk_block<P, N, true>(unit, block, b * kKeys, args.head_dim, scale, state, space.scores);
+    if (unit.window > 0 && b * kKeys < unit.max_limit - unit.window) {
+      chunk_edge<P, N>(args, unit, block, b * kKeys, b == begin, scale, state, space.scores);
+    } else if (b == begin) {
+      chunk_block<P, N, true, false>(args, unit, block, b * kKeys, scale, state, space.scores);
     } else {
-      chunk_block<P, N, false>(unit, block, b * kKeys, args.head_dim, scale, state, space.scores);
+      chunk_block<P, N, false, false>(args, unit, block, b * kKeys, scale, state, space.scores);
     }
   }
 }

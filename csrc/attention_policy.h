@@ -52,6 +52,10 @@ struct PairPolicy {
     return _mm512_castsi512_ps(
         _mm512_and_si512(_mm512_castps_si512(element), _mm512_set1_epi32(0xffff)));
   }
+  static EVENFLOW_INLINE F second_key_only(F element) {
+    return _mm512_castsi512_ps(
+        _mm512_andnot_si512(_mm512_set1_epi32(0xffff), _mm512_castps_si512(element)));
+  }
 
   static EVENFLOW_INLINE void load_query(const AttentionArgs& args, int64_t offset, int head_dim,
                                          float* elements) {

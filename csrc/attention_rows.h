@@ -15,6 +15,7 @@ struct RowUnit {
   const float* q;     // [rows][dim steps] elements
   const int* limits;  // [rows]: keys that each row sees
   int max_limit;
+  int window;     // keys that each row sees at most; 0: all
   int64_t ahead;  // floats from this block to the next, whose rows are fetched meanwhile
   int64_t after;  // elements of the pool from its start to what comes after the last block, or -1
 };
@@ -22,8 +23,8 @@ struct RowUnit {
 // Into the second-level cache: the first has too few misses in flight for the memory's rate.
 EVENFLOW_INLINE void fetch_ahead(const float* x) { __builtin_prefetch(x, 0, 2); }
 
-// scores[row][64]; -inf behind the causal edge. Returns maxima through `max`.
-template <class P, int R>
+// scores[row][64]; -inf behind the causal edge and before the window. Returns maxima through `max`.
+template <class P, int R, bool kWindow>
 EVENFLOW_INLINE void row_scores(const RowUnit& unit, const float* keys, int base, int steps, F* max,
                                 float* scores) {
   for (int k0 = 0; k0 < kKeys; k0 += kLanesTile * kW) {
@@ -47,7 +48,11 @@ EVENFLOW_INLINE void row_scores(const RowUnit& unit, const float* keys, int base
       const F limit = set1(static_cast<float>(unit.limits[r] - base));
       for (int t = 0; t < kLanesTile; ++t) {
         const F lane = add(lane_numbers(), set1(static_cast<float>(k0 + t * kW)));
-        const F score = select(less(lane, limit), acc[r][t], set1(kMinusInfinity));
+        F score = select(less(lane, limit), acc[r][t], set1(kMinusInfinity));
+        if constexpr (kWindow) {
+          const F begin = sub(limit, set1(static_cast<float>(unit.window)));
+          score = select(less(lane, begin), set1(kMinusInfinity), score);
+        }
         max[r] = vmax(max[r], score);
         store(scores + r * kKeys + k0 + t * kW, score);
       }
@@ -76,7 +81,7 @@ EVENFLOW_INLINE float row_weights(float* scores, F scale, F offset) {
 }
 
 // values[row][dims d0 ..] = values * keep + sum over steps; T vectors of dims.
-template <class P, int R, int T, bool kFirst>
+template <class P, int R, int T, bool kFirst, bool kWindow>
 EVENFLOW_INLINE void row_values_tile(const RowUnit& unit, const float* weights, const float* values,
                                      int base, int head_dim, int full_steps, int num_steps,
                                      const F* keep, float* out) {
@@ -101,11 +106,14 @@ EVENFLOW_INLINE void row_values_tile(const RowUnit& unit, const float* weights, 
     for (int r = 0; r < R; ++r) {
       const int left = unit.limits[r] - base - s * P::kKeysPerStep;
       if (left <= 0) continue;
+      const int behind = kWindow ? left - unit.window : 0;  // keys of this step before the window
+      if (behind >= P::kKeysPerStep) continue;
       const F w = set1(weights[r * kKeys + s]);
       for (int t = 0; t < T; ++t) {
         F x = load(values + t * kW);
         if constexpr (P::kKeysPerStep == 2) {
           if (left == 1) x = P::first_key_only(x);
+          if (behind == 1) x = P::second_key_only(x);
         }
         acc[r][t] = P::mac(acc[r][t], w, x);
       }
@@ -116,13 +124,23 @@ EVENFLOW_INLINE void row_values_tile(const RowUnit& unit, const float* weights, 
   }
 }
 
-// One block of keys into the rows' state. `base` is the block's first position.
-template <class P, int R, bool kFirst>
-EVENFLOW_INLINE void row_block(const RowUnit& unit, const BlockView& block, int base, int head_dim,
-                               float scale_log2e, const State& state, float* scores) {
+// One block of keys into the rows' state. `base` is the block's first position. kWindow: some row's
+// window begins in this block, or behind it.
+template <class P, int R, bool kFirst, bool kWindow>
+EVENFLOW_INLINE void row_block(const AttentionArgs& args, const RowUnit& unit,
+                               const BlockView& block, int base, float scale_log2e,
+                               const State& state, float* scores) {
+  const int head_dim = args.head_dim;
   F max[R], keep[R];
   for (int r = 0; r < R; ++r) max[r] = kFirst ? set1(kMinusInfinity) : load(state.max + r * kW);
-  row_scores<P, R>(unit, block.keys, base, P::dim_steps(head_dim), max, scores);
+  row_scores<P, R, kWindow>(unit, block.keys, base, P::dim_steps(head_dim), max, scores);
+  if (args.soft_cap != 0.0f) {
+    for (int r = 0; r < R; ++r) {
+      F top = kFirst ? set1(kMinusInfinity) : load(state.max + r * kW);
+      cap_scores<1>(args, scores + r * kKeys, kKeys / kW, &top);
+      max[r] = top;
+    }
+  }
   const F scale = set1(scale_log2e);
   int least = kKeys;
   for (int r = 0; r < R; ++r) {
@@ -140,17 +158,28 @@ EVENFLOW_INLINE void row_block(const RowUnit& unit, const BlockView& block, int 
     if (left < least) least = left > 0 ? left : 0;
   }
   const int most = unit.max_limit - base < kKeys ? unit.max_limit - base : kKeys;
-  const int full_steps = least / P::kKeysPerStep;
+  const int full_steps = kWindow ? 0 : least / P::kKeysPerStep;
   const int num_steps = (most + P::kKeysPerStep - 1) / P::kKeysPerStep;
   int d = 0;
   for (; d + kLanesTile * kW <= head_dim; d += kLanesTile * kW) {
-    row_values_tile<P, R, kLanesTile, kFirst>(unit, scores, block.values + d, base, head_dim,
-                                              full_steps, num_steps, keep, state.values + d);
+    row_values_tile<P, R, kLanesTile, kFirst, kWindow>(unit, scores, block.values + d, base,
+                                                       head_dim, full_steps, num_steps, keep,
+                                                       state.values + d);
   }
   for (; d < head_dim; d += kW) {
-    row_values_tile<P, R, 1, kFirst>(unit, scores, block.values + d, base, head_dim, full_steps,
-                                     num_steps, keep, state.values + d);
+    row_values_tile<P, R, 1, kFirst, kWindow>(unit, scores, block.values + d, base, head_dim,
+                                              full_steps, num_steps, keep, state.values + d);
   }
+}
+
+// A block in which some row's window begins; apart, so that the others' code stays as it is.
+template <class P, int R>
+__attribute__((noinline)) void row_edge(const AttentionArgs& args, const RowUnit& unit,
+                                        const BlockView& block, int base, bool first,
+                                        float scale_log2e, const State& state, float* scores) {
+  if (first)
+    return row_block<P, R, true, true>(args, unit, block, base, scale_log2e, state, scores);
+  row_block<P, R, false, true>(args, unit, block, base, scale_log2e, state, scores);
 }
 
 // All blocks of one section into `state`, which is overwritten.
@@ -158,9 +187,10 @@ template <class P, int R>
 void row_section(const AttentionArgs& args, const int32_t* blocks, int64_t block_elements,
                  int64_t head_offset, const RowUnit& unit, int section, const State& state,
                  float* scores, float* block_space) {
-  const int begin = section * kSectionBlocks;
+  const int reach = first_block(args, unit.limits[0]);
+  const int begin = section * kSectionBlocks > reach ? section * kSectionBlocks : reach;
   const int last = (unit.max_limit + kKeys - 1) / kKeys;
-  const int end = last < begin + kSectionBlocks ? last : begin + kSectionBlocks;
+  const int stop = (section + 1) * kSectionBlocks, end = last < stop ? last : stop;
   const float scale = args.scale * 1.44269504088896341f;
   RowUnit at = unit;
   for (int b = begin; b < end; ++b) {
@@ -173,10 +203,12 @@ void row_section(const AttentionArgs& args, const int32_t* blocks, int64_t block
     }
     at.ahead = (next - here) / P::kKeysPerStep;
     const BlockView block = P::view(args, here, block_space);
-    if (b == begin) {
-      row_block<P, R, true>(at, block, b * kKeys, args.head_dim, scale, state, scores);
+    if (unit.window > 0 && b * kKeys < unit.max_limit - unit.window) {
+      row_edge<P, R>(args, at, block, b * kKeys, b == begin, scale, state, scores);
+    } else if (b == begin) {
+      row_block<P, R, true, false>(args, at, block, b * kKeys, scale, state, scores);
     } else {
-      row_block<P, R, false>(at, block, b * kKeys, args.head_dim, scale, state, scores);
+      row_block<P, R, false, false>(args, at, block, b * kKeys, scale, state, scores);
     }
   }
 }

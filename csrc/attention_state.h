@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention_policy.h"
+#include "vec_tanh.h"
 
 namespace evenflow::EVENFLOW_ISA {
 
@@ -45,6 +46,29 @@ EVENFLOW_INLINE void clear(const State& s) {
 
 // A finite stand-in for a maximum over no keys, so that its weights come out as zero, not NaN.
 EVENFLOW_INLINE F finite_max(F m) { return vmax(m, set1(-1e30f)); }
+
+// Scores [count][N] become cap * tanh(score / cap), in units of the raw scores, so that nothing
+// after it need know; a masked one stays. Finds the maxima anew.
+template <int N>
+__attribute__((noinline)) void cap_scores(const AttentionArgs& args, float* scores, int count,
+                                          F* max) {
+  const F shrink = set1(args.scale / args.soft_cap), grow = set1(args.soft_cap / args.scale);
+  const F masked = set1(kMinusInfinity);
+  for (int i = 0; i < count; ++i) {
+    for (int v = 0; v < N; ++v) {
+      float* at = scores + (i * N + v) * kW;
+      const F score = load(at), capped = mul(vec_tanh(mul(score, shrink)), grow);
+      const F kept = select(less(masked, score), capped, score);
+      max[v] = vmax(max[v], kept);
+      store(at, kept);
+    }
+  }
+}
+
+// The first block of keys that a row which sees `limit` keys, or a later one, can see.
+EVENFLOW_INLINE int first_block(const AttentionArgs& args, int limit) {
+  return args.window > 0 && limit > args.window ? (limit - args.window) / kKeys : 0;
+}
 
 // total = total and part, in this order. A part without keys changes nothing.
 template <class P>

@@ -90,8 +90,7 @@ void run_gemm(const std::string& isa, ThreadPool& pool, const PackedWeight& weig
               int rows_per_tile, int panels_per_tile, int repeats) {
   const Kernels& kernels = find_kernels(isa);
   check(rows_per_tile > 0 && panels_per_tile > 0 && repeats > 0, "tiles must not be empty");
-  check(args.epilogue != Epilogue::kSiluMul || panels_per_tile % 2 == 0,
-        "gate and up panels come in pairs");
+  check(!is_gated(args.epilogue) || panels_per_tile % 2 == 0, "gate and up panels come in pairs");
   const auto panels = static_cast<int>(weight.panels());
   const int across = (panels + panels_per_tile - 1) / panels_per_tile;
   const int down = (args.rows + rows_per_tile - 1) / rows_per_tile;

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "isa.h"
@@ -89,22 +90,34 @@ class NativeModel {
     }
   }
 
-  // name: "attn_norm", "mlp_norm", "qkv_bias", "q_norm", "k_norm", or "final_norm".
+  // name: a vector of Layer's, or "final_norm".
   void set_vector(int layer, const std::string& name, Floats values) {
     if (name == "final_norm") return model_.set_final_norm(floats(values));
     Layer& to = layer_at(layer);
-    std::vector<float>* const targets[] = {&to.attn_norm, &to.mlp_norm, &to.qkv_bias, &to.q_norm,
-                                           &to.k_norm};
-    const char* const names[] = {"attn_norm", "mlp_norm", "qkv_bias", "q_norm", "k_norm"};
-    for (int i = 0; i < 5; ++i) {
-      if (name == names[i]) return void(*targets[i] = floats(values));
+    const std::pair<const char*, std::vector<float>*> targets[] = {
+        {"attn_norm", &to.attn_norm}, {"mlp_norm", &to.mlp_norm},
+        {"qkv_bias", &to.qkv_bias},   {"attn_post_norm", &to.attn_post_norm},
+        {"q_norm", &to.q_norm},       {"mlp_post_norm", &to.mlp_post_norm},
+        {"k_norm", &to.k_norm},
+    };
+    for (const auto& [known, target] : targets) {
+      if (name == known) return void(*target = floats(values));
     }
     throw std::invalid_argument("there is no vector '" + name + "'");
   }
 
-  void set_rope(Floats cos, Floats sin) {
+  void add_rope(Floats cos, Floats sin, int rotary_dim) {
     if (cos.size() != sin.size()) throw std::invalid_argument("cos and sin differ in length");
-    model_.set_rope(floats(cos), floats(sin));
+    model_.add_rope(floats(cos), floats(sin), rotary_dim);
+  }
+
+  // See Model::set_number.
+  void set_number(const std::string& name, float value) { model_.set_number(name, value); }
+
+  // window: 0 for all positions; rope: the number of a table, -1 for none.
+  void set_layer(int layer, int window, int rope) {
+    layer_at(layer).window = window;
+    layer_at(layer).rope = rope;
   }
 
   void pack() {
@@ -189,7 +202,16 @@ class NativeModel {
     for (int size : s) {
       if (size <= 0) throw std::invalid_argument("the model's sizes must be positive");
     }
-    return {s[0], s[1], s[2], s[3], s[4], s[5], s[6], eps};
+    ModelShape shape{};
+    shape.num_layers = s[0];
+    shape.hidden = s[1];
+    shape.num_heads = s[2];
+    shape.num_kv_heads = s[3];
+    shape.head_dim = s[4];
+    shape.intermediate = s[5];
+    shape.vocab = s[6];
+    shape.norm_eps = eps;
+    return shape;
   }
 
   static int blocks_of(int num_blocks, int block_size) {
@@ -265,7 +287,11 @@ void bind_model(nb::module_& m) {
            nb::arg("kind"), nb::arg("depth"), nb::arg("sources"))
       .def("set_vector", &NativeModel::set_vector, nb::arg("layer"), nb::arg("name"),
            nb::arg("values"))
-      .def("set_rope", &NativeModel::set_rope, nb::arg("cos"), nb::arg("sin"))
+      .def("add_rope", &NativeModel::add_rope, nb::arg("cos"), nb::arg("sin"),
+           nb::arg("rotary_dim"))
+      .def("set_number", &NativeModel::set_number, nb::arg("name"), nb::arg("value"))
+      .def("set_layer", &NativeModel::set_layer, nb::arg("layer"), nb::arg("window"),
+           nb::arg("rope"))
       .def("pack", &NativeModel::pack)
       .def("step", &NativeModel::step, nb::arg("token_ids").noconvert(),
            nb::arg("positions").noconvert(), nb::arg("slots").noconvert(),

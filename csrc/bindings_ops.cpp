@@ -59,7 +59,7 @@ void check_pools(const Array& keys, const Array& values, bool f32) {
 nb::tuple run_attention(const std::string& isa, ThreadPool& pool, Array q, Array keys, Array values,
                         Array out, In<int32_t, 1> span_offsets, In<int32_t, 1> context_lens,
                         In<int32_t, 1> block_tables, In<int32_t, 1> block_offsets, float scale,
-                        int plan_threads, int repeats) {
+                        int plan_threads, int repeats, int window, float soft_cap) {
   const Kernels& kernels = find_kernels(isa);
   AttentionArgs args{};
   args.kv_f32 = is_f32(q, "q");
@@ -101,6 +101,9 @@ nb::tuple run_attention(const std::string& isa, ThreadPool& pool, Array q, Array
   args.block_tables = block_tables.data();
   args.block_offsets = block_offsets.data();
   args.scale = scale;
+  require(window >= 0 && soft_cap >= 0.0f, "a window and a cap are 0 or more");
+  args.window = window;
+  args.soft_cap = soft_cap;
   const int planned = plan_threads > 0 ? plan_threads : pool.num_threads();
   const AttentionPlan plan = kernels.plan_attention(args, planned, nullptr, 0);
   std::vector<AttentionTask> tasks(static_cast<size_t>(plan.num_tasks));
@@ -181,9 +184,13 @@ void rope_write(const std::string& isa, In<float, 2> qkv, In<int32_t, 1> positio
     require(slots.data()[i] >= -1 && slots.data()[i] < int64_t{dim(keys, 0)} * kKeysPerBlock,
             "no such slot");
   }
-  require(
-      (!q_norm || q_norm->shape(0) == q.shape(2)) && (!k_norm || k_norm->shape(0) == q.shape(2)),
-      "norm weights are [head_dim]");
+  const auto fits = [&](const MaybeIn<float>& norm, int heads) {
+    return !norm || norm->shape(0) == q.shape(2) || norm->shape(0) == heads * q.shape(2);
+  };
+  require(fits(q_norm, args.num_heads) && fits(k_norm, args.num_kv_heads),
+          "norm weights are [head_dim], or as wide as all heads");
+  args.q_norm_width = q_norm ? static_cast<int32_t>(q_norm->shape(0)) : 0;
+  args.k_norm_width = k_norm ? static_cast<int32_t>(k_norm->shape(0)) : 0;
   args.qkv = qkv.data();
   args.positions = positions.data();
   args.slots = slots.data();
@@ -215,6 +222,7 @@ void embed(const std::string& isa, In<int32_t, 1> token_ids, In<uint8_t, 2> tabl
   args.out_stride = static_cast<int64_t>(out.shape(1));
   args.width = static_cast<int32_t>(out.shape(1));
   args.ggml_type = ggml_type;
+  args.scale = 1.0f;
   int64_t wanted = 0;
   switch (ggml_type) {
     case 0:
@@ -260,7 +268,8 @@ void bind_ops(nb::module_& m) {
   m.def("attention", &run_attention, nb::arg("isa"), nb::arg("pool"), nb::arg("q"), nb::arg("keys"),
         nb::arg("values"), nb::arg("out"), nb::arg("span_offsets"), nb::arg("context_lens"),
         nb::arg("block_tables"), nb::arg("block_offsets"), nb::arg("scale"),
-        nb::arg("plan_threads") = 0, nb::arg("repeats") = 1);
+        nb::arg("plan_threads") = 0, nb::arg("repeats") = 1, nb::arg("window") = 0,
+        nb::arg("soft_cap") = 0.0f);
   m.def("rms_norm", &rms_norm, nb::arg("isa"), nb::arg("x"), nb::arg("weight"), nb::arg("eps"),
         nb::arg("out"), nb::arg("sums").none(), nb::arg("row_ids").none(), nb::arg("begin"),
         nb::arg("end"));

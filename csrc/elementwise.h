@@ -7,6 +7,8 @@
 namespace evenflow::EVENFLOW_ISA {
 
 void rms_norm(const NormArgs& args, int begin, int end);
+void add_norm(const NormArgs& args, int begin, int end);
+void scale_and_cap(float* x, int64_t count, float scale, float cap);
 void rope_write(const RopeArgs& args, int begin, int end);
 void embed(const EmbedArgs& args, int begin, int end);
 void to_bf16(const float* x, uint16_t* out, int64_t count);

@@ -77,8 +77,10 @@ EVENFLOW_INLINE void expand_row(int32_t type, const uint8_t* row, int width, flo
 void embed(const EmbedArgs& args, int begin, int end) {
   const uint8_t* table = static_cast<const uint8_t*>(args.table);
   for (int row = begin; row < end; ++row) {
-    expand_row(args.ggml_type, table + args.token_ids[row] * args.row_bytes, args.width,
-               args.out + row * args.out_stride);
+    float* out = args.out + row * args.out_stride;
+    expand_row(args.ggml_type, table + args.token_ids[row] * args.row_bytes, args.width, out);
+    if (args.scale == 1.0f) continue;
+    for (int i = 0; i < args.width; ++i) out[i] *= args.scale;
   }
 }
 

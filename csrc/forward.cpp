@@ -73,6 +73,40 @@ Rows Model::rows_of(Buffer& values, int width, int count, bool sums) {
   return rows;
 }
 
+// What a branch reads: a norm of the residual stream, or the stream itself as its products take it.
+Rows Model::input_of(const std::vector<float>& weight, int count, bool sums) {
+  if (!weight.empty()) return norm(residual_.as<float>(), weight, count, sums, nullptr);
+  const int width = shape_.hidden;
+  if (full_precision_) return {residual_.bytes(), width, nullptr, width / kGroup, count};
+  for_rows(count, kNormRows, [&](int begin, int end) {
+    const int64_t at = int64_t{begin} * width;
+    kernels_.to_bf16(residual_.as<float>() + at, normed_.as<uint16_t>() + at,
+                     int64_t{end - begin} * width);
+  });
+  return rows_of(normed_, width, count, sums);
+}
+
+// Adds a branch's product to the residual stream: at once, or normed and scaled.
+void Model::add_branch(const Product& product, const Rows& rows,
+                       const std::vector<float>& post_norm, const Product* next) {
+  const int width = shape_.hidden;
+  if (post_norm.empty() && shape_.residual_scale == 1.0f) {
+    return multiply(kernels_, pool_, scratch_, product, rows, Epilogue::kAddF32, nullptr,
+                    residual_.bytes(), width, next);
+  }
+  grow(branch_, static_cast<size_t>(rows.count) * width * 4);
+  multiply(kernels_, pool_, scratch_, product, rows, Epilogue::kStoreF32, nullptr, branch_.bytes(),
+           width, next);
+  NormArgs args{};
+  args.x = branch_.as<float>();
+  args.weight = post_norm.empty() ? nullptr : post_norm.data();
+  args.out = residual_.bytes();
+  args.x_stride = args.out_stride = args.width = width;
+  args.eps = shape_.norm_eps;
+  args.out_scale = shape_.residual_scale;
+  for_rows(rows.count, kNormRows, [&](int begin, int end) { kernels_.add_norm(args, begin, end); });
+}
+
 void Model::embed(const StepInput& step) {
   EmbedArgs args{};
   args.token_ids = step.token_ids;
@@ -81,6 +115,7 @@ void Model::embed(const StepInput& step) {
   args.row_bytes = embedding_.row_bytes;
   args.out_stride = args.width = shape_.hidden;
   args.ggml_type = embedding_.ggml_type;
+  args.scale = shape_.embedding_scale;
   for_rows(step.num_tokens, kNormRows,
            [&](int begin, int end) { kernels_.embed(args, begin, end); });
 }
@@ -98,7 +133,9 @@ AttentionArgs Model::attention_args(const StepInput& step) {
   args.num_heads = shape_.num_heads;
   args.num_kv_heads = shape_.num_kv_heads;
   args.head_dim = shape_.head_dim;
-  args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+  args.scale = shape_.attention_scale;
+  if (args.scale == 0.0f) args.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+  args.soft_cap = shape_.attention_cap;
   args.kv_f32 = kv_f32_;
   args.out_f32 = full_precision_;
   return args;
@@ -126,7 +163,7 @@ void Model::attention(Layer& layer, const StepInput& step) {
   const int q_size = s.num_heads * s.head_dim, qkv_size = q_size + 2 * s.num_kv_heads * s.head_dim;
   const bool sums = std::any_of(layer.qkv.begin(), layer.qkv.end(),
                                 [](const Product& part) { return part.needs_sums(); });
-  const Rows in = norm(residual_.as<float>(), layer.attn_norm, step.num_tokens, sums, nullptr);
+  const Rows in = input_of(layer.attn_norm, step.num_tokens, sums);
   int64_t column = 0;
   for (const Product& part : layer.qkv) {
     const float* bias = layer.qkv_bias.empty() ? nullptr : layer.qkv_bias.data() + column;
@@ -134,29 +171,10 @@ void Model::attention(Layer& layer, const StepInput& step) {
              qkv_.as<float>() + column, qkv_size, &layer.o);
     column += part.columns();
   }
-
-  RopeArgs rope{};
-  rope.qkv = qkv_.as<float>();
-  rope.positions = step.positions;
-  rope.slots = step.slots;
-  rope.cos = cos_.data();
-  rope.sin = sin_.data();
-  rope.q_norm = layer.q_norm.empty() ? nullptr : layer.q_norm.data();
-  rope.k_norm = layer.k_norm.empty() ? nullptr : layer.k_norm.data();
-  rope.q = q_.bytes();
-  rope.keys = layer.keys;
-  rope.values = layer.values;
-  rope.qkv_stride = qkv_size;
-  rope.q_stride = q_size;
-  rope.num_heads = s.num_heads;
-  rope.num_kv_heads = s.num_kv_heads;
-  rope.head_dim = rope.rotary_dim = s.head_dim;
-  rope.norm_eps = s.norm_eps;
-  rope.kv_f32 = kv_f32_;
-  for_rows(step.num_tokens, kRopeRows,
-           [&](int begin, int end) { kernels_.rope_write(rope, begin, end); });
+  write_qkv(layer, step);
 
   AttentionArgs args = attention_args(step);
+  args.window = layer.window;
   args.keys = layer.keys;
   args.values = layer.values;
   args.partials = partials_.as<float>();
@@ -166,18 +184,48 @@ void Model::attention(Layer& layer, const StepInput& step) {
     kernels_.attention(args, tasks_[task], scratch_.of[thread].bytes());
   });
   const Rows mixed = rows_of(mixed_, q_size, step.num_tokens, layer.o.needs_sums());
-  multiply(kernels_, pool_, scratch_, layer.o, mixed, Epilogue::kAddF32, nullptr, residual_.bytes(),
-           s.hidden, &layer.gate_up);
+  add_branch(layer.o, mixed, layer.attn_post_norm, &layer.gate_up);
+}
+
+// Norms and turns the step's queries and keys, and writes keys and values into the pool.
+void Model::write_qkv(Layer& layer, const StepInput& step) {
+  const ModelShape& s = shape_;
+  const int q_size = s.num_heads * s.head_dim, qkv_size = q_size + 2 * s.num_kv_heads * s.head_dim;
+  RopeArgs rope{};
+  rope.qkv = qkv_.as<float>();
+  rope.positions = step.positions;
+  rope.slots = step.slots;
+  if (layer.rope >= 0) {
+    const RopeTable& table = ropes_[layer.rope];
+    rope.cos = table.cos.data();
+    rope.sin = table.sin.data();
+    rope.rotary_dim = table.rotary_dim;
+  }
+  rope.q_norm = layer.q_norm.empty() ? nullptr : layer.q_norm.data();
+  rope.k_norm = layer.k_norm.empty() ? nullptr : layer.k_norm.data();
+  rope.q_norm_width = static_cast<int32_t>(layer.q_norm.size());
+  rope.k_norm_width = static_cast<int32_t>(layer.k_norm.size());
+  rope.q = q_.bytes();
+  rope.keys = layer.keys;
+  rope.values = layer.values;
+  rope.qkv_stride = qkv_size;
+  rope.q_stride = q_size;
+  rope.num_heads = s.num_heads;
+  rope.num_kv_heads = s.num_kv_heads;
+  rope.head_dim = s.head_dim;
+  rope.norm_eps = s.norm_eps;
+  rope.kv_f32 = kv_f32_;
+  for_rows(step.num_tokens, kRopeRows,
+           [&](int begin, int end) { kernels_.rope_write(rope, begin, end); });
 }
 
 void Model::mlp(Layer& layer, int num_tokens, const Product* next) {
-  const Rows in =
-      norm(residual_.as<float>(), layer.mlp_norm, num_tokens, layer.gate_up.needs_sums(), nullptr);
-  multiply(kernels_, pool_, scratch_, layer.gate_up, in, Epilogue::kSiluMul, nullptr,
-           gated_.bytes(), shape_.intermediate, &layer.down);
+  const Rows in = input_of(layer.mlp_norm, num_tokens, layer.gate_up.needs_sums());
+  const Epilogue gate = shape_.gelu ? Epilogue::kGeluMul : Epilogue::kSiluMul;
+  multiply(kernels_, pool_, scratch_, layer.gate_up, in, gate, nullptr, gated_.bytes(),
+           shape_.intermediate, &layer.down);
   const Rows gated = rows_of(gated_, shape_.intermediate, num_tokens, layer.down.needs_sums());
-  multiply(kernels_, pool_, scratch_, layer.down, gated, Epilogue::kAddF32, nullptr,
-           residual_.bytes(), shape_.hidden, next);
+  add_branch(layer.down, gated, layer.mlp_post_norm, next);
 }
 
 void Model::forward(const StepInput& step) {
@@ -195,6 +243,12 @@ void Model::forward(const StepInput& step) {
       norm(residual_.as<float>(), final_norm_, step.num_rows, head_.needs_sums(), step.logit_rows);
   multiply(kernels_, pool_, scratch_, head_, rows, Epilogue::kStoreF32, nullptr, logits_.bytes(),
            shape_.vocab, layers_.empty() ? nullptr : &layers_[0].qkv[0]);
+  if (shape_.logit_scale == 1.0f && shape_.logit_cap == 0.0f) return;
+  for_rows(step.num_rows, 1, [&](int begin, int end) {
+    kernels_.scale_and_cap(logits_.as<float>() + int64_t{begin} * shape_.vocab,
+                           int64_t{end - begin} * shape_.vocab, shape_.logit_scale,
+                           shape_.logit_cap);
+  });
 }
 
 void Model::sample(SamplingArgs args) {

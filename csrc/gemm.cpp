@@ -135,7 +135,7 @@ size_t gemm_scratch_bytes(int depth) {
 
 void gemm(const GemmArgs& args, int row_begin, int row_end, int panel_begin, int panel_end,
           void* scratch) {
-  const int together = args.epilogue == Epilogue::kSiluMul ? 2 : 1;
+  const int together = is_gated(args.epilogue) ? 2 : 1;
   for (int panel = panel_begin; panel < panel_end; panel += together) {
     const PanelRange range{row_begin, row_end, panel, together};
     if (args.format == WeightFormat::kBf16) {

@@ -2,17 +2,19 @@
 
 #include "gemm.h"
 #include "vec.h"
+#include "vec_tanh.h"
 
 namespace evenflow::EVENFLOW_ISA {
 namespace {
 
-// silu(gate) * up for the first `columns` of 32 columns; sums hold gate, then up.
-template <bool kToF32>
+// act(gate) * up for the first `columns` of 32 columns; sums hold gate, then up.
+template <bool kToF32, bool kGelu>
 void gate_row(const float* sums, int columns, void* out) {
   alignas(64) float gated[kPanelColumns];
   alignas(64) uint16_t narrow[kPanelColumns];
   for (int c = 0; c < kPanelColumns; c += kW) {
-    const F value = mul(vec_silu(load(sums + c)), load(sums + kPanelColumns + c));
+    const F gate = load(sums + c);
+    const F value = mul(kGelu ? vec_gelu(gate) : vec_silu(gate), load(sums + kPanelColumns + c));
     store(gated + c, value);
     if constexpr (!kToF32) store_bf16(narrow + c, value);
   }
@@ -23,6 +25,7 @@ void gate_row(const float* sums, int columns, void* out) {
   }
 }
 
+template <bool kGelu>
 void store_gated(const GemmArgs& args, const TileSums& sums, int row, int rows, int panel) {
   const int first = panel / 2 * kPanelColumns;
   const int left = args.columns - first;
@@ -30,9 +33,9 @@ void store_gated(const GemmArgs& args, const TileSums& sums, int row, int rows, 
   for (int r = 0; r < rows; ++r) {
     const int64_t at = (row + r) * args.out_stride + first;
     if (args.format == WeightFormat::kF32) {
-      gate_row<true>(sums.at[r], columns, static_cast<float*>(args.out) + at);
+      gate_row<true, kGelu>(sums.at[r], columns, static_cast<float*>(args.out) + at);
     } else {
-      gate_row<false>(sums.at[r], columns, static_cast<uint16_t*>(args.out) + at);
+      gate_row<false, kGelu>(sums.at[r], columns, static_cast<uint16_t*>(args.out) + at);
     }
   }
 }
@@ -75,7 +78,8 @@ void fetch_tile(const GemmArgs& args, int row, int rows, int panel, int num_pane
 
 void store_tile(const GemmArgs& args, const TileSums& sums, int row, int rows, int panel,
                 int num_panels) {
-  if (args.epilogue == Epilogue::kSiluMul) return store_gated(args, sums, row, rows, panel);
+  if (args.epilogue == Epilogue::kSiluMul) return store_gated<false>(args, sums, row, rows, panel);
+  if (args.epilogue == Epilogue::kGeluMul) return store_gated<true>(args, sums, row, rows, panel);
   const int first = panel * kPanelColumns;
   const int left = args.columns - first;
   const int columns = left < num_panels * kPanelColumns ? left : num_panels * kPanelColumns;

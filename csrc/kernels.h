@@ -27,7 +27,13 @@ enum class Epilogue : int32_t {
   kAddF32 = 1,    // out[row, col] += sum (+ bias[col]): the residual stream
   kSiluMul = 2,   // panels 2i and 2i + 1 hold the same 32 columns of gate and of up;
                   // out[row, 32 i + c] = silu(gate) * up, rounded to bf16 (float32 for kF32)
+  kGeluMul = 3,   // the same with GELU in its tanh form
 };
+
+// True for the epilogues that take pairs of panels.
+inline constexpr bool is_gated(Epilogue e) {
+  return e == Epilogue::kSiluMul || e == Epilogue::kGeluMul;
+}
 
 // out[rows, columns] = x[rows, depth] times the transpose of weights[columns, depth].
 struct GemmArgs {
@@ -39,7 +45,7 @@ struct GemmArgs {
   int64_t x_stride;       // elements between rows of x
   int64_t out_stride;     // elements between rows of out
   int64_t x_sums_stride;  // elements between rows of x_sums
-  int32_t rows, depth, columns;  // columns of out, so half of the panels' for kSiluMul
+  int32_t rows, depth, columns;  // columns of out, so half of the panels' for a gate
   WeightFormat format;
   Epilogue epilogue;
   const void* next_weights;  // what this thread will read next, to be prefetched; or nullptr
@@ -63,8 +69,10 @@ struct AttentionArgs {
   const int32_t* block_tables;   // blocks of 64 slots
   const int32_t* block_offsets;  // [spans + 1]
   int32_t num_spans, num_heads, num_kv_heads, head_dim;
-  float scale;  // 1 / sqrt(head_dim), multiplied onto the scores
+  float scale;  // multiplied onto the scores
   bool kv_f32, out_f32;
+  int32_t window;     // keys that a row sees, its own included; 0: all
+  float soft_cap;     // scaled scores become cap * tanh(score / cap); 0: they stay
   float* partials;    // [plan.num_partials], 64-byte aligned; where split tasks leave their parts
   int32_t* arrivals;  // [plan.num_groups], all zero before the first call and after the last
   // End of the array that the task lies in: what follows it is fetched ahead. nullptr: nothing is.
@@ -97,6 +105,7 @@ struct NormArgs {
   int32_t width;
   float eps;
   bool out_f32;
+  float out_scale;  // add_norm only: multiplies what is added
 };
 
 // Splits a QKV row, norms and rotates q and k (rotate-half), writes q, and k and v into the pool.
@@ -104,15 +113,16 @@ struct RopeArgs {
   const float* qkv;          // [tokens, (heads + 2 kv_heads) * head_dim]
   const int32_t* positions;  // [tokens]
   const int64_t* slots;      // [tokens], block * 64 + offset; -1 writes no key and no value
-  const float* cos;          // [max positions, rotary_dim / 2]
+  const float* cos;          // [max positions, rotary_dim / 2]; nullptr: nothing turns
   const float* sin;          // [max positions, rotary_dim / 2]
-  const float* q_norm;       // [head_dim] or nullptr (QK norm)
-  const float* k_norm;       // [head_dim] or nullptr
+  const float* q_norm;       // [q_norm_width] or nullptr (QK norm)
+  const float* k_norm;       // [k_norm_width] or nullptr
   void* q;                   // [tokens, heads, head_dim] bf16, or float32 when kv_f32
   void* keys;                // pools as in AttentionArgs
   void* values;
   int64_t qkv_stride, q_stride;
   int32_t num_heads, num_kv_heads, head_dim, rotary_dim;
+  int32_t q_norm_width, k_norm_width;  // head_dim: each head by itself; else all heads together
   float norm_eps;
   bool kv_f32;
 };
@@ -125,6 +135,7 @@ struct EmbedArgs {
   int64_t row_bytes, out_stride;
   int32_t width;
   int32_t ggml_type;  // GGUF type number: 0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 BF16
+  float scale;        // multiplies every value
 };
 
 // Draws one token per row. Optional arrays are nullptr when nobody asks for them.
@@ -168,7 +179,7 @@ struct Kernels {
   // --- gemm (csrc/gemm*.cpp) ---
   // Rows [row_begin, row_end) by panels [panel_begin, panel_end) of one product. scratch is the
   // calling thread's own, gemm_scratch_bytes long, 64-byte aligned. Panels come in whole pairs
-  // (both ends even) for kSiluMul; else the last pair of a range may be half.
+  // (both ends even) for a gate; else the last pair of a range may be half.
   void (*gemm)(const GemmArgs& args, int row_begin, int row_end, int panel_begin, int panel_end,
                void* scratch);
   size_t (*gemm_scratch_bytes)(int depth);
@@ -184,6 +195,10 @@ struct Kernels {
 
   // --- elementwise (csrc/elementwise*.cpp); rows [begin, end) ---
   void (*rms_norm)(const NormArgs& args, int begin, int end);
+  // out += x * out_scale, x normed first if a weight is given; out is float32, no sums, no row ids.
+  void (*add_norm)(const NormArgs& args, int begin, int end);
+  // x becomes x * scale, and then cap * tanh(x / cap) unless cap is 0.
+  void (*scale_and_cap)(float* x, int64_t count, float scale, float cap);
   void (*rope_write)(const RopeArgs& args, int begin, int end);
   void (*embed)(const EmbedArgs& args, int begin, int end);
   // float32 [rows, width] to bf16, round to nearest even.

@@ -33,10 +33,31 @@ Model::Model(const ModelShape& shape, const Kernels& kernels, int num_threads, i
   }
 }
 
-void Model::set_rope(std::vector<float> cos, std::vector<float> sin) {
-  cos_ = std::move(cos);
-  sin_ = std::move(sin);
-  max_positions_ = static_cast<int64_t>(cos_.size()) / (shape_.head_dim / 2);
+void Model::add_rope(std::vector<float> cos, std::vector<float> sin, int rotary_dim) {
+  if (rotary_dim < 2 || rotary_dim % 2 != 0 || rotary_dim > shape_.head_dim) {
+    throw std::invalid_argument(std::to_string(rotary_dim) + " of " +
+                                std::to_string(shape_.head_dim) + " dimensions cannot turn");
+  }
+  const int64_t positions = static_cast<int64_t>(cos.size()) / (rotary_dim / 2);
+  if (!ropes_.empty() && positions != max_positions_) {
+    throw std::invalid_argument("RoPE tables differ in positions");
+  }
+  max_positions_ = positions;
+  ropes_.push_back({std::move(cos), std::move(sin), rotary_dim});
+}
+
+void Model::set_number(const std::string& name, float value) {
+  ModelShape& s = shape_;
+  const std::pair<const char*, float*> numbers[] = {
+      {"embedding_scale", &s.embedding_scale}, {"residual_scale", &s.residual_scale},
+      {"logit_scale", &s.logit_scale},         {"attention_scale", &s.attention_scale},
+      {"attention_cap", &s.attention_cap},     {"logit_cap", &s.logit_cap},
+  };
+  if (name == "gelu") return void(s.gelu = value != 0.0f);
+  for (const auto& [known, number] : numbers) {
+    if (name == known) return void(*number = value);
+  }
+  throw std::invalid_argument("there is no number '" + name + "'");
 }
 
 void Model::check_complete() const {
@@ -65,14 +86,19 @@ void Model::check_complete() const {
     check("o", layer.o, q_size, s.hidden);
     check("gate_up", layer.gate_up, s.hidden, s.intermediate);
     check("down", layer.down, s.intermediate, s.hidden);
-    need("attn_norm", static_cast<int64_t>(layer.attn_norm.size()), s.hidden);
-    need("mlp_norm", static_cast<int64_t>(layer.mlp_norm.size()), s.hidden);
-    if (!layer.qkv_bias.empty()) {
-      need("qkv_bias", static_cast<int64_t>(layer.qkv_bias.size()), q_size + 2 * kv_size);
-    }
-    for (const auto* norm : {&layer.q_norm, &layer.k_norm}) {
-      if (!norm->empty()) need("QK norm", static_cast<int64_t>(norm->size()), s.head_dim);
-    }
+    const auto vector = [&](const char* what, const std::vector<float>& values, int64_t wanted) {
+      if (!values.empty()) need(what, static_cast<int64_t>(values.size()), wanted);
+    };
+    vector("attn_norm", layer.attn_norm, s.hidden);
+    vector("mlp_norm", layer.mlp_norm, s.hidden);
+    vector("attn_post_norm", layer.attn_post_norm, s.hidden);
+    vector("mlp_post_norm", layer.mlp_post_norm, s.hidden);
+    vector("qkv_bias", layer.qkv_bias, q_size + 2 * kv_size);
+    const auto head = static_cast<size_t>(s.head_dim);
+    vector("q_norm", layer.q_norm, layer.q_norm.size() == head ? s.head_dim : q_size);
+    vector("k_norm", layer.k_norm, layer.k_norm.size() == head ? s.head_dim : kv_size);
+    need("a layer's RoPE table", layer.rope >= -1 && layer.rope < int(ropes_.size()), 1);
+    need("a window of 0 or more positions", layer.window >= 0, 1);
   }
   check("head", head_, s.hidden, s.vocab);
   need("final_norm", static_cast<int64_t>(final_norm_.size()), s.hidden);

@@ -16,13 +16,27 @@ namespace evenflow {
 struct ModelShape {
   int32_t num_layers, hidden, num_heads, num_kv_heads, head_dim, intermediate, vocab;
   float norm_eps;
+  // What sets a family apart from Llama, as in evenflow/model/spec.py.
+  float embedding_scale = 1.0f, residual_scale = 1.0f, logit_scale = 1.0f;
+  float attention_scale = 0.0f;  // 0: 1 / sqrt(head_dim)
+  float attention_cap = 0.0f, logit_cap = 0.0f;
+  bool gelu = false;
 };
 
 struct Layer {
   std::vector<Product> qkv;  // one, or one for each run of parts that share a format
   Product o, gate_up, down;
-  std::vector<float> attn_norm, mlp_norm, qkv_bias, q_norm, k_norm;  // the last three may be empty
+  // Empty where the family has none. QK norms are [head_dim], or as wide as all heads together.
+  std::vector<float> attn_norm, mlp_norm, qkv_bias, q_norm, k_norm, attn_post_norm, mlp_post_norm;
+  int32_t window = 0;  // positions that a query sees, its own included; 0: all
+  int32_t rope = 0;    // which of the model's tables turns queries and keys; -1: none
   uint8_t *keys = nullptr, *values = nullptr;  // its part of the pool, as the kernels see it
+};
+
+// Cosines and sines, [max positions, rotary_dim / 2] each.
+struct RopeTable {
+  std::vector<float> cos, sin;
+  int32_t rotary_dim;
 };
 
 // One step, checked; arrays as in evenflow/runner/batch.py, blocks of 64 slots.
@@ -54,8 +68,10 @@ class Model {
   void set_embedding(WeightSource source) { embedding_ = source; }
   void set_head(Product head) { head_ = std::move(head); }
   void set_final_norm(std::vector<float> weight) { final_norm_ = std::move(weight); }
-  // cos and sin, [max_positions, head_dim / 2] each.
-  void set_rope(std::vector<float> cos, std::vector<float> sin);
+  // Adds a table; layers name it by its number. All tables have as many positions.
+  void add_rope(std::vector<float> cos, std::vector<float> sin, int rotary_dim);
+  // Sets one of the shape's numbers beyond the sizes, by name.
+  void set_number(const std::string& name, float value);
   int64_t max_positions() const { return max_positions_; }
 
   // Throws std::invalid_argument naming the first thing whose shape does not fit the model's.
@@ -80,6 +96,10 @@ class Model {
   void embed(const StepInput& step);
   Rows norm(const float* x, const std::vector<float>& weight, int count, bool sums,
             const int32_t* row_ids);
+  Rows input_of(const std::vector<float>& weight, int count, bool sums);
+  void add_branch(const Product& product, const Rows& rows, const std::vector<float>& post_norm,
+                  const Product* next);
+  void write_qkv(Layer& layer, const StepInput& step);
   Rows rows_of(Buffer& values, int width, int count, bool sums);
   AttentionArgs attention_args(const StepInput& step);
   void attention(Layer& layer, const StepInput& step);
@@ -98,11 +118,12 @@ class Model {
   std::vector<Layer> layers_;
   WeightSource embedding_{};
   Product head_;
-  std::vector<float> final_norm_, cos_, sin_;
+  std::vector<float> final_norm_;
+  std::vector<RopeTable> ropes_;
   int64_t max_positions_ = 0;
 
   // Grown to the largest step seen; content lives for one step.
-  Buffer residual_, normed_, qkv_, q_, mixed_, gated_, sums_, logits_, partials_;
+  Buffer residual_, branch_, normed_, qkv_, q_, mixed_, gated_, sums_, logits_, partials_;
   std::vector<int32_t> arrivals_;
   std::vector<AttentionTask> tasks_;
   ThreadScratch scratch_;

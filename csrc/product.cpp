@@ -127,7 +127,7 @@ void multiply(const Kernels& kernels, ThreadPool& pool, ThreadScratch& scratch,
               const Product& product, const Rows& rows, Epilogue epilogue, const float* bias,
               void* out, int64_t out_stride, const Product* next) {
   const int threads = pool.num_threads();
-  const Cut cut = cut_product(product, rows.count, epilogue == Epilogue::kSiluMul, threads);
+  const Cut cut = cut_product(product, rows.count, is_gated(epilogue), threads);
   GemmArgs args{};
   args.x = rows.x;
   args.x_stride = rows.stride;
@@ -155,8 +155,8 @@ void multiply(const Kernels& kernels, ThreadPool& pool, ThreadScratch& scratch,
     } else if (place.next_unit < 0) {
       next_panel = 0;
     }
-    const int64_t count = std::min<int64_t>(args.epilogue == Epilogue::kSiluMul ? 2 : 1,
-                                            after->panels() - next_panel);
+    const int64_t count =
+        std::min<int64_t>(is_gated(args.epilogue) ? 2 : 1, after->panels() - next_panel);
     own.next_weights = after->panel(next_panel);
     own.next_bytes = count * (after->panel(1) - after->panel(0));
     kernels.gemm(own, row, std::min(rows.count, row + cut.rows_per_block), panel,

@@ -24,15 +24,31 @@ EVENFLOW_INLINE void rotate(float* x, const float* cos, const float* sin, int ro
   }
 }
 
+// The norm of a row's queries, or of its keys: of each head, or of all heads together.
+struct HeadNorm {
+  const float* weight;
+  int dim, width;
+  float eps, whole;
+
+  EVENFLOW_INLINE HeadNorm(const float* w, int d, int n, float e, const float* x)
+      : weight(w), dim(d), width(n), eps(e), whole(0.0f) {
+    if (w != nullptr && n > d) whole = inverse_rms(x, n, e);
+  }
+  EVENFLOW_INLINE void apply(const float* x, int h, float* head) const {
+    if (width > dim) return scale_row(x, whole, weight + h * dim, dim, head);
+    scale_row(x, inverse_rms(x, dim, eps), weight, dim, head);
+  }
+};
+
 // One head as the kernels want it, in `head`: normed if a weight is given, then rotated.
-EVENFLOW_INLINE void prepare_head(const RopeArgs& args, const float* x, const float* norm,
+EVENFLOW_INLINE void prepare_head(const RopeArgs& args, const float* x, const HeadNorm& norm, int h,
                                   const float* cos, const float* sin, float* head) {
-  if (norm != nullptr) {
-    scale_row(x, inverse_rms(x, args.head_dim, args.norm_eps), norm, args.head_dim, head);
+  if (norm.weight != nullptr) {
+    norm.apply(x, h, head);
   } else {
     std::memcpy(head, x, size_t(args.head_dim) * sizeof(float));
   }
-  rotate(head, cos, sin, args.rotary_dim);
+  if (cos != nullptr) rotate(head, cos, sin, args.rotary_dim);
 }
 
 // One key and one value into the pool: keys [dim / 2][64][2], values [32][dim][2].
@@ -87,10 +103,12 @@ void rope_write(const RopeArgs& args, int begin, int end) {
   for (int token = begin; token < end; ++token) {
     fetch_slot_of(args, token);
     const float* x = args.qkv + token * args.qkv_stride;
-    const float* cos = args.cos + int64_t{args.positions[token]} * half;
-    const float* sin = args.sin + int64_t{args.positions[token]} * half;
+    const int64_t turn = int64_t{args.positions[token]} * half;
+    const float* cos = args.cos != nullptr ? args.cos + turn : nullptr;
+    const float* sin = args.cos != nullptr ? args.sin + turn : nullptr;
+    const HeadNorm q_norm(args.q_norm, dim, args.q_norm_width, args.norm_eps, x);
     for (int h = 0; h < args.num_heads; ++h, x += dim) {
-      prepare_head(args, x, args.q_norm, cos, sin, head);
+      prepare_head(args, x, q_norm, h, cos, sin, head);
       const int64_t at = token * args.q_stride + int64_t{h} * dim;
       if (args.kv_f32) {
         std::memcpy(static_cast<float*>(args.q) + at, head, size_t(dim) * sizeof(float));
@@ -100,8 +118,9 @@ void rope_write(const RopeArgs& args, int begin, int end) {
     }
     const int64_t slot = args.slots[token];
     if (slot < 0) continue;
+    const HeadNorm k_norm(args.k_norm, dim, args.k_norm_width, args.norm_eps, x);
     for (int h = 0; h < args.num_kv_heads; ++h, x += dim) {
-      prepare_head(args, x, args.k_norm, cos, sin, head);
+      prepare_head(args, x, k_norm, h, cos, sin, head);
       const float* value = x + int64_t{args.num_kv_heads} * dim;
       if (args.kv_f32) {
         write_slot(args, h, slot, head, value);

@@ -29,6 +29,8 @@ const Kernels& EVENFLOW_JOIN(kernels_, EVENFLOW_ISA)() {
       .attention = EVENFLOW_ISA::attention,
       .attention_scratch_bytes = EVENFLOW_ISA::attention_scratch_bytes,
       .rms_norm = EVENFLOW_ISA::rms_norm,
+      .add_norm = EVENFLOW_ISA::add_norm,
+      .scale_and_cap = EVENFLOW_ISA::scale_and_cap,
       .rope_write = EVENFLOW_ISA::rope_write,
       .embed = EVENFLOW_ISA::embed,
       .to_bf16 = EVENFLOW_ISA::to_bf16,

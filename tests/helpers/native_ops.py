@@ -44,15 +44,18 @@ class Sequence:
     def __len__(self):
         return len(self.q)
 
-    def oracle(self, position, scale):
+    def oracle(self, position, scale, *, window=0, soft_cap=0.0):
         """The attention of one position in float64, [heads, head_dim]."""
+        first = max(0, position + 1 - window) if window else 0
         q = as_float(self.q[position]).astype(np.float64)
-        k = as_float(self.k[: position + 1]).astype(np.float64)
-        v = as_float(self.v[: position + 1]).astype(np.float64)
+        k = as_float(self.k[first : position + 1]).astype(np.float64)
+        v = as_float(self.v[first : position + 1]).astype(np.float64)
         group = q.shape[0] // k.shape[1]
         out = np.empty_like(q)
         for head in range(q.shape[0]):
             scores = k[:, head // group] @ q[head] * scale
+            if soft_cap:
+                scores = soft_cap * np.tanh(scores / soft_cap)
             weights = np.exp(scores - scores.max())
             out[head] = weights @ v[:, head // group] / weights.sum()
         return out
@@ -78,7 +81,9 @@ class Pool:
             self.values[block, :, at // 2, :, at % 2] = v[i]
 
 
-def run_attention(isa, threads, pool, spans, scale, *, plan_threads=0, out_f32=True):
+def run_attention(
+    isa, threads, pool, spans, scale, *, plan_threads=0, out_f32=True, window=0, soft_cap=0.0
+):
     """Attention of `spans`, each (queries [n, heads, dim], context length, block table)."""
     q = np.concatenate([s[0] for s in spans])
     out = np.full(q.shape, np.nan, np.float32) if out_f32 else np.full(q.shape, 0x7FC1, np.uint16)
@@ -98,5 +103,7 @@ def run_attention(isa, threads, pool, spans, scale, *, plan_threads=0, out_f32=T
         np.cumsum([0, *map(len, tables)], dtype=np.int32),
         scale,
         plan_threads,
+        window=window,
+        soft_cap=soft_cap,
     )
     return out

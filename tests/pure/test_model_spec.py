@@ -43,8 +43,21 @@ def test_flops_are_those_of_counting_every_product(length, context, num_logits):
     assert spec.span_flops(length, context, num_logits) == flops
 
 
-def test_chunks_cost_what_the_whole_costs():
-    spec = tiny_spec()
+@pytest.mark.parametrize(("length", "context"), [(1, 1), (7, 20), (30, 30), (1, 50)])
+def test_flops_of_layers_with_windows_count_the_keys_that_are_seen(length, context):
+    spec = tiny_spec(num_layers=3, windows=(9, 0, 25))
+    seen = sum(
+        min(position + 1, window or context)
+        for position in range(context - length, context)
+        for window in spec.windows
+    )
+    plain = 2 * length * spec.num_layer_matmul_params()
+    assert spec.span_flops(length, context, 0) == plain + 4 * spec.q_size * seen
+
+
+@pytest.mark.parametrize("windows", [(), (7, 0)])
+def test_chunks_cost_what_the_whole_costs(windows):
+    spec = tiny_spec(windows=windows)
     chunks = sum(spec.span_flops(10, end, int(end == 50)) for end in range(10, 51, 10))
     assert chunks == spec.span_flops(50, 50, 1)
 
@@ -81,6 +94,48 @@ def test_llama3_rope_keeps_fast_pairs_and_divides_slow_ones():
     assert (turns > 4).any()
     kept = (turns[between] - 1) / 3
     assert np.allclose(scaled[between], plain[between] * (kept + (1 - kept) / 8))
+
+
+def test_yarn_keeps_fast_pairs_divides_slow_ones_and_scales_scores():
+    rope = RopeSpec(
+        theta=10000.0,
+        kind="yarn",
+        factor=8.0,
+        original_context_length=512,
+        beta_fast=16.0,
+        beta_slow=2.0,
+        attention_factor=1.2,
+    )
+    plain, scaled = RopeSpec().frequencies(64), rope.frequencies(64)
+    turns = 512 * plain / (2 * np.pi)
+    ratio = scaled / plain
+    assert np.allclose(ratio[turns > 22], 1)
+    assert np.allclose(ratio[turns < 1.5], 1 / 8)
+    assert (np.diff(ratio) <= 1e-6).all()
+    assert ((ratio > 0.2) & (ratio < 0.9)).any()
+    cos, sin = rope_tables(rope, 64, 3)
+    assert np.allclose(cos**2 + sin**2, 1.2**2)
+
+
+def test_dynamic_rope_is_set_for_the_scaled_context_once_and_for_all():
+    rope = RopeSpec(kind="dynamic", factor=4.0)
+    base = 10000.0 * (4.0 * 4.0 - 3.0) ** (16 / 14)
+    assert np.allclose(rope.frequencies(16), RopeSpec(theta=base).frequencies(16))
+    assert np.array_equal(rope.frequencies(16, 10), rope.frequencies(16, 10**6))
+
+
+def test_longrope_looks_at_the_longest_sequence_that_may_come():
+    rope = RopeSpec(
+        kind="longrope",
+        original_context_length=100,
+        freq_divisors=(1.0, 2.0),
+        long_divisors=(3.0, 4.0),
+        rotary_dim=4,
+    )
+    plain = RopeSpec().frequencies(4)
+    assert np.allclose(rope.frequencies(16, 100), plain / [1, 2])
+    assert np.allclose(rope.frequencies(16, 101), plain / [3, 4])
+    assert rope_tables(rope, 16, 5, 200)[0].shape == (5, 2)
 
 
 def test_divisors_of_a_gguf_file_say_the_same_as_the_rule():

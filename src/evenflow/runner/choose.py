@@ -50,4 +50,9 @@ def make_runner(config: EngineConfig, model: Model) -> Runner:
         )
     from evenflow.runner.reference import ReferenceRunner  # noqa: PLC0415 - only where it is used
 
-    return ReferenceRunner(model, num_blocks=config.num_kv_blocks, block_size=config.block_size)
+    return ReferenceRunner(
+        model,
+        num_blocks=config.num_kv_blocks,
+        block_size=config.block_size,
+        max_positions=config.max_model_len,
+    )

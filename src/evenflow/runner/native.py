@@ -66,7 +66,11 @@ class NativeRunner:
         self._block_size, self._clock = block_size, clock
         _check_options(block_size, isa)
         slots = num_blocks * block_size
-        tables = rope_tables(self.spec.rope, self.spec.head_dim, min(slots, max_positions or slots))
+        longest = max_positions or slots
+        tables = {
+            rope: rope_tables(rope, self.spec.head_dim, min(slots, longest), longest)
+            for rope in self.spec.ropes
+        }
         self._model: _native.Model | None = pack_model(
             model,
             weights=weights,
@@ -75,7 +79,7 @@ class NativeRunner:
             num_blocks=num_blocks,
             block_size=block_size,
             kv_f32=kv_f32,
-            rope=tables,
+            tables=tables,
         )
 
     @property

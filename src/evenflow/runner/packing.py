@@ -17,9 +17,10 @@ from evenflow.errors import ConfigError, ModelError
 from evenflow.model.weights import WEIGHT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from evenflow.model.load import Model
+    from evenflow.model.rope import RopeSpec
     from evenflow.model.spec import ModelSpec
     from evenflow.model.weights import WeightTensor
 
@@ -34,6 +35,7 @@ _FOUR_BIT = {"Q4_0": Q4_0, "Q4_1": Q4_1}
 _EXACT = _FOUR_BIT | {"Q8_0": Q8_0}
 _READABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")  # types that C++ packs from
 _GROUP = 32  # weights along a row that share a scale
+_MAX_HEAD_DIM = 256
 _ROW_MULTIPLE = 16  # rows of activations are walked in vectors of this many values
 
 
@@ -46,7 +48,7 @@ def pack_model(
     num_blocks: int,
     block_size: int,
     kv_f32: bool,
-    rope: tuple[Vector, Vector],
+    tables: Mapping[RopeSpec, tuple[Vector, Vector]],
 ) -> _native.Model:
     """Make a C++ model and pack its weights on all threads.
 
@@ -58,7 +60,7 @@ def pack_model(
         num_blocks: blocks of the KV pool.
         block_size: slots per block, a multiple of 64.
         kv_f32: keep keys and values in float32.
-        rope: cosines and sines, [positions, head_dim / 2] each.
+        tables: cosines and sines of each RoPE that a layer has.
 
     Raises:
         ConfigError: the weights cannot be had in that format.
@@ -86,14 +88,39 @@ def pack_model(
         add(i, "o", [layer["o"]])
         add(i, "gate_up", [layer["gate"], layer["up"]])
         add(i, "down", [layer["down"]])
-        for norm in ("attn_norm", "mlp_norm"):
-            native.set_vector(i, norm, _vector(layer[norm]))
+        for name, tensor in layer.items():
+            if name.endswith("norm"):
+                native.set_vector(i, name, _vector(tensor))
+        if spec.qkv_bias:
+            bias = [_vector(layer[f"{part}_bias"]) for part in "qkv"]
+            native.set_vector(i, "qkv_bias", np.concatenate(bias))
+        rope = spec.layer_rope(i)
+        native.set_layer(i, spec.layer_window(i), -1 if rope is None else list(tables).index(rope))
     add(0, "head", [tensors.get("head", tensors["embed"])])
     native.set_vector(0, "final_norm", _vector(tensors["final_norm"]))
-    native.set_rope(*(np.ascontiguousarray(table).reshape(-1) for table in rope))
+    for table in tables.values():
+        cos, sin = (np.ascontiguousarray(part).reshape(-1) for part in table)
+        native.add_rope(cos, sin, 2 * table[0].shape[1])
+    for name, value in _numbers(spec).items():
+        native.set_number(name, value)
     native.pack()
     _let_go_of_pages(tensors.values())
     return native
+
+
+def _numbers(spec: ModelSpec) -> dict[str, float]:
+    """What sets the model apart from Llama, under the names that `Model::set_number` knows."""
+    numbers = {
+        "embedding_scale": spec.embedding_scale,
+        "residual_scale": spec.residual_scale,
+        "logit_scale": spec.logit_scale,
+        "attention_cap": spec.attention_soft_cap,
+        "logit_cap": spec.logit_soft_cap,
+        "gelu": float(spec.activation == "gelu_tanh"),
+    }
+    if spec.attention_scale is not None:
+        numbers["attention_scale"] = spec.attention_scale
+    return numbers
 
 
 def check_sizes(spec: ModelSpec, source: str) -> None:
@@ -114,6 +141,12 @@ def check_sizes(spec: ModelSpec, source: str) -> None:
                 f" {_ROW_MULTIPLE}",
                 hint="use the reference runner for this model",
             )
+    if spec.head_dim > _MAX_HEAD_DIM:
+        raise ModelError(
+            f"{source}: the head size is {spec.head_dim}, but the native runner takes at most"
+            f" {_MAX_HEAD_DIM}",
+            hint="use the reference runner for this model",
+        )
 
 
 class _Chooser:
