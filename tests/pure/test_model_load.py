@@ -65,9 +65,21 @@ def test_rope_of_a_gguf_file(tmp_path):
     divisors = {"rope_freqs.weight": np.array([1, 1, 2, 8], np.float32)}
     rope = load_model(write_gguf(tmp_path / "c.gguf", model, extra=divisors)).spec.rope
     assert (rope.kind, rope.freq_divisors) == ("llama3", (1, 1, 2, 8))
-    yarn = {"llama.rope.scaling.type": "yarn"}
-    with pytest.raises(ModelError, match="RoPE scaling 'yarn'"):
-        load_model(write_gguf(tmp_path / "d.gguf", model, keys=yarn))
+    yarn = {
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.factor": 4.0,
+        "llama.rope.scaling.original_context_length": 128,
+        "llama.rope.scaling.attn_factor": 0.5,
+    }
+    rope = load_model(write_gguf(tmp_path / "d.gguf", model, keys=yarn)).spec.rope
+    assert (rope.kind, rope.factor, rope.original_context_length) == ("yarn", 4.0, 128)
+    assert rope.attention_factor == pytest.approx(0.5 * (0.1 * np.log(4) + 1))
+    unknown = {"llama.rope.scaling.type": "ntk"}
+    with pytest.raises(ModelError, match="RoPE scaling 'ntk'"):
+        load_model(write_gguf(tmp_path / "e.gguf", model, keys=unknown))
+    short = {"rope_freqs.weight": np.ones(3, np.float32)}
+    with pytest.raises(ModelError, match="3 divisors for RoPE, but 4 pairs"):
+        load_model(write_gguf(tmp_path / "f.gguf", model, extra=short))
 
 
 LLAMA3 = {
@@ -116,8 +128,11 @@ def test_rope_of_a_folder_in_both_spellings(tmp_path, changes, kind, theta):
         ({"attention_bias": True}, "attention_bias as True, but only False"),
         ({"hidden_act": "gelu"}, "hidden_act as 'gelu', but only 'silu'"),
         ({"num_key_value_heads": 3}, "4 query heads, which 3 KV heads"),
-        ({"head_dim": 7}, "heads of 7 dimensions"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "RoPE scaling 'dynamic'"),
+        ({"head_dim": 7}, "turns 7 of 7 dimensions of a head"),
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "RoPE scaling 'ntk'"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "does not give factor"),
+        ({"partial_rotary_factor": 0.4}, "turns 3 of 8 dimensions"),
+        ({"vision_config": {}}, "reads more than text"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),
         ({"intermediate_size": 50}, r"gate_proj.weight is of shape \(48, 32\).*\(50, 32\)"),
         ({"num_hidden_layers": 3}, r"no tensor model.layers.2.*of shape \(32,\)"),
@@ -140,6 +155,7 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path, changes, message):
         ({"architecture": "mamba"}, "architecture 'mamba'"),
         ({"keys": {"llama.block_count": None}}, "does not give llama.block_count"),
         ({"keys": {"llama.rope.dimension_count": 4}}, "dimension_count as 4, but only 8"),
+        ({"keys": {"llama.expert_count": 8}}, "a mixture of 8 experts"),
         ({"keys": {"llama.block_count": 3}}, r"no tensor blk.2.attn_norm.weight.*\(32,\)"),
         (
             {"extra": {"blk.0.attn_q.weight": np.zeros((16, 32), np.float32)}},

@@ -7,54 +7,18 @@ RoPE divisors, which are handed in.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import ModelError
-from evenflow.model.rope import RopeSpec
+from evenflow.model.describe_rope import Divisors, gguf_ropes, hf_ropes
+from evenflow.model.fields import Fields
 from evenflow.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from evenflow.model.families import Family
-
-_MISSING = object()
-
-
-class _Fields:
-    """Typed look-ups in key/values whose errors name the file and the key."""
-
-    def __init__(self, values: Mapping[str, Any], source: str, prefix: str = "") -> None:
-        self.values, self.source, self.prefix = values, source, prefix
-
-    def integer(self, key: str, default: object = _MISSING) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._wrong(key, value, "a whole number above 0")
-        return value
-
-    def number(self, key: str, default: object = _MISSING) -> float:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise self._wrong(key, value, "a number above 0")
-        return float(value)
-
-    def _get(self, key: str, default: object) -> object:
-        value = self.values.get(self.prefix + key)
-        if value is not None:
-            return value
-        if default is _MISSING:
-            raise ModelError(
-                f"{self.source} does not give {self.prefix}{key}",
-                hint="the file is incomplete: convert or download it again",
-            )
-        return default
-
-    def _wrong(self, key: str, value: object, wanted: str) -> ModelError:
-        return ModelError(
-            f"{self.source} gives {self.prefix}{key} as {value!r}, but it takes {wanted}",
-            hint="the model is damaged, or of a variant that is not supported",
-        )
 
 
 def spec_from_gguf(
@@ -63,7 +27,7 @@ def spec_from_gguf(
     *,
     embed_rows: int,
     tied: bool,
-    freq_divisors: tuple[float, ...],
+    divisors: Divisors,
     source: str,
 ) -> ModelSpec:
     """The spec of a GGUF model.
@@ -73,22 +37,33 @@ def spec_from_gguf(
         family: the entry for its architecture.
         embed_rows: rows of the embedding; the vocabulary where no key gives it.
         tied: whether the file has no output matrix.
-        freq_divisors: the tensor rope_freqs.weight, empty where absent.
+        divisors: the RoPE divisor tensors that the file has, by name.
         source: the file, for errors.
 
     Raises:
-        ModelError: a key is missing or out of range.
+        ModelError: a key is missing, out of range, or asks for what is not computed here.
     """
-    keys = _Fields(metadata, source, f"{metadata['general.architecture']}.")
+    keys = Fields(metadata, source, f"{metadata['general.architecture']}.")
+    experts = keys.get("expert_count")
+    if experts:
+        raise ModelError(
+            f"{source} holds a mixture of {experts} experts, which is not computed here",
+            hint="pick a model without experts",
+        )
     hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
-    head_dim = keys.integer("attention.key_length", hidden // heads)
-    for key in ("attention.value_length", "rope.dimension_count"):
-        _expect(source, keys.prefix + key, keys.integer(key, head_dim), head_dim)
+    head_dim, layers = (
+        keys.integer("attention.key_length", hidden // heads),
+        keys.integer("block_count"),
+    )
+    keys.expect(
+        "attention.value_length", keys.integer("attention.value_length", head_dim), head_dim
+    )
+    rope, local_rope = gguf_ropes(keys, family, head_dim, divisors)
     return _checked(
         ModelSpec(
-            family=family.name,
+            **_of_family(family, hidden),
             name=str(metadata.get("general.name", source)),
-            num_layers=keys.integer("block_count"),
+            num_layers=layers,
             hidden_size=hidden,
             num_heads=heads,
             num_kv_heads=keys.integer("attention.head_count_kv", heads),
@@ -97,24 +72,43 @@ def spec_from_gguf(
             vocab_size=keys.integer("vocab_size", embed_rows),
             context_length=keys.integer("context_length"),
             rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-            rope=_gguf_rope(keys, freq_divisors),
+            rope=rope,
+            local_rope=local_rope,
+            windows=_gguf_windows(keys, family, layers),
+            unrotated_layers=_every(family.no_rope_step, layers),
             tied_embeddings=tied,
+            **_gguf_scales(keys, family, hidden, heads, layers),
         ),
         source,
     )
 
 
-def _gguf_rope(keys: _Fields, freq_divisors: tuple[float, ...]) -> RopeSpec:
-    theta = keys.number("rope.freq_base", 10000.0)
-    kind = keys.values.get(keys.prefix + "rope.scaling.type", "none")
-    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
-    if freq_divisors:
-        return RopeSpec(theta=theta, kind="llama3", freq_divisors=freq_divisors)
-    if kind == "linear" or (kind == "none" and factor != 1.0):
-        return RopeSpec(theta=theta, kind="linear", factor=factor)
-    if kind != "none":
-        raise _unknown_rope(keys.source, kind)
-    return RopeSpec(theta=theta)
+def _gguf_windows(keys: Fields, family: Family, layers: int) -> tuple[int, ...]:
+    name = "attention.sliding_window"
+    size, pattern = int(keys.optional(name)), keys.get("attention.sliding_window_pattern")
+    if not size or (family.window_pattern == 0 and size >= keys.integer("context_length")):
+        return ()
+    if isinstance(pattern, list):
+        return tuple(size if windowed else 0 for windowed in pattern[:layers])
+    if family.window_pattern == 0:
+        keys.expect(name, size, 0)
+    return _patterned(size, pattern or family.window_pattern, layers)
+
+
+def _gguf_scales(
+    keys: Fields, family: Family, hidden: int, heads: int, layers: int
+) -> dict[str, Any]:
+    scales: dict[str, Any] = {"attention_scale": keys.optional("attention.scale") or None}
+    if layers == family.gguf_plain_scale_layers and not scales["attention_scale"]:
+        scales["attention_scale"] = (hidden / heads) ** -0.5
+    if family.multipliers:
+        scales["embedding_scale"] = keys.optional("embedding_scale") or 1.0
+        scales["residual_scale"] = keys.optional("residual_scale") or 1.0
+        scales["logit_scale"] = 1 / (keys.optional("logit_scale") or 1.0)
+    if family.soft_caps:
+        scales["attention_soft_cap"] = keys.optional("attn_logit_softcapping")
+        scales["logit_soft_cap"] = keys.optional("final_logit_softcapping")
+    return scales
 
 
 def spec_from_config(
@@ -125,66 +119,121 @@ def spec_from_config(
     Raises:
         ModelError: a key is missing, out of range, or asks for what is not computed here.
     """
-    keys = _Fields(config, source)
+    config = {**family.hf_defaults, **config}
+    keys = Fields(config, source)
     for key, value in family.hf_required.items():
-        _expect(source, key, config.get(key, value), value)
+        given = config.get(key, value)
+        keys.expect(key, value if given is None else given, value)
     hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+    head_dim, layers = keys.integer("head_dim", hidden // heads), keys.integer("num_hidden_layers")
+    rope, local_rope = hf_ropes(config, family, head_dim, source)
+    context = keys.integer("max_position_embeddings")
+    if rope.kind in ("linear", "dynamic") and not family.scaled_context:
+        context = int(context * rope.factor)
+    elif rope.kind == "yarn":
+        context = max(context, int(rope.original_context_length * rope.factor))
+    unrotated = _unrotated(keys, family, layers)
     return _checked(
         ModelSpec(
-            family=family.name,
+            **_of_family(family, hidden),
             name=name,
-            num_layers=keys.integer("num_hidden_layers"),
+            num_layers=layers,
             hidden_size=hidden,
             num_heads=heads,
             num_kv_heads=keys.integer("num_key_value_heads", heads),
-            head_dim=keys.integer("head_dim", hidden // heads),
+            head_dim=head_dim,
             intermediate_size=keys.integer("intermediate_size"),
             vocab_size=keys.integer("vocab_size"),
-            context_length=keys.integer("max_position_embeddings"),
+            context_length=context,
             rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
-            rope=_hf_rope(config, source),
+            rope=rope,
+            local_rope=local_rope,
+            windows=_hf_windows(keys, family, layers, unrotated),
+            unrotated_layers=unrotated,
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+            **_hf_scales(keys, family),
         ),
         source,
     )
 
 
-def _hf_rope(config: Mapping[str, Any], source: str) -> RopeSpec:
-    """RoPE from "rope_parameters" (newer files) or "rope_theta" and "rope_scaling"."""
-    newer = config.get("rope_parameters") or {}
-    scaling = newer or config.get("rope_scaling") or {}
-    theta = _Fields(config, source).number("rope_theta", newer.get("rope_theta") or 10000.0)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    keys = _Fields(scaling, source)
-    if kind == "default":
-        return RopeSpec(theta=theta)
-    if kind == "linear":
-        return RopeSpec(theta=theta, kind="linear", factor=keys.number("factor"))
-    if kind == "llama3":
-        return RopeSpec(
-            theta=theta,
-            kind="llama3",
-            factor=keys.number("factor"),
-            low_freq_factor=keys.number("low_freq_factor"),
-            high_freq_factor=keys.number("high_freq_factor"),
-            original_context_length=keys.integer("original_max_position_embeddings"),
-        )
-    raise _unknown_rope(source, kind)
+def _unrotated(keys: Fields, family: Family, layers: int) -> tuple[int, ...]:
+    """SmolLM3's "no_rope_layers" holds 1 for each layer that has RoPE."""
+    listed = keys.get("no_rope_layers") if family.no_rope_step else None
+    if listed is None:
+        step = keys.integer("no_rope_layer_interval", family.no_rope_step)
+        return _every(step if family.no_rope_step else 0, layers)
+    if not isinstance(listed, list) or len(listed) != layers:
+        raise keys.wrong("no_rope_layers", listed, f"a list of {layers} entries")
+    return tuple(i for i, rotates in enumerate(listed) if not rotates)
 
 
-def _unknown_rope(source: str, kind: object) -> ModelError:
-    return ModelError(
-        f"{source} asks for RoPE scaling {kind!r}, which is not supported",
-        hint="supported are none, linear and llama3",
-    )
+def _hf_windows(
+    keys: Fields, family: Family, layers: int, unrotated: tuple[int, ...]
+) -> tuple[int, ...]:
+    types = keys.get("layer_types")
+    if keys.get("use_sliding_window") is False:
+        return ()
+    if isinstance(types, list):
+        known = {"full_attention": False, "sliding_attention": True}
+        if len(types) != layers or not known.keys() >= set(types):
+            raise keys.wrong("layer_types", types, f"a list of {layers} of {', '.join(known)}")
+        windowed = [known[kind] for kind in types]
+    elif keys.get("sliding_window") is None:
+        return ()
+    elif keys.get("use_sliding_window"):
+        first = keys.get("max_window_layers") or 0
+        windowed = [i in unrotated if family.no_rope_step else i >= first for i in range(layers)]
+    else:
+        pattern = keys.integer("sliding_window_pattern", family.window_pattern)
+        return _patterned(keys.integer("sliding_window"), pattern, layers)
+    if not any(windowed):
+        return ()
+    size = keys.integer("sliding_window")
+    return tuple(size if w else 0 for w in windowed)
 
 
-def _expect(source: str, key: str, value: object, wanted: object) -> None:
-    if value != wanted:
-        raise ModelError(
-            f"{source} gives {key} as {value!r}, but only {wanted!r} is supported",
-            hint="this variant of the architecture is not supported: pick another model",
-        )
+def _hf_scales(keys: Fields, family: Family) -> dict[str, Any]:
+    scales: dict[str, Any] = {}
+    if family.multipliers:
+        scales["attention_scale"] = keys.number("attention_multiplier", 1.0)
+        scales["embedding_scale"] = keys.number("embedding_multiplier", 1.0)
+        scales["residual_scale"] = keys.number("residual_multiplier", 1.0)
+        scales["logit_scale"] = 1 / keys.number("logits_scaling", 1.0)
+    if family.query_scalar:
+        scales["attention_scale"] = keys.number("query_pre_attn_scalar") ** -0.5
+    if family.soft_caps:
+        scales["attention_soft_cap"] = keys.optional("attn_logit_softcapping")
+        scales["logit_soft_cap"] = keys.optional("final_logit_softcapping")
+    return scales
+
+
+def _of_family(family: Family, hidden: int) -> dict[str, Any]:
+    """What the family alone decides."""
+    fields: dict[str, Any] = {
+        "family": family.name,
+        "qkv_bias": family.qkv_bias,
+        "qk_norm": family.qk_norm,
+        "pre_norms": family.pre_norms,
+        "post_norms": family.post_norms,
+        "activation": family.activation,
+    }
+    if family.scaled_embedding:
+        fields["embedding_scale"] = math.sqrt(hidden)
+    return fields
+
+
+def _patterned(size: int, pattern: int, layers: int) -> tuple[int, ...]:
+    """The window everywhere, but for every `pattern`-th layer where that is above 1."""
+    if pattern == 0:
+        return ()
+    seeing_all = _every(pattern if pattern > 1 else 0, layers)
+    return tuple(0 if i in seeing_all else size for i in range(layers))
+
+
+def _every(step: int, layers: int) -> tuple[int, ...]:
+    """Every `step`-th layer, the first of them being number step - 1; none for step 0."""
+    return tuple(range(step - 1, layers, step)) if step else ()
 
 
 def _checked(spec: ModelSpec, source: str) -> ModelSpec:
@@ -192,11 +241,6 @@ def _checked(spec: ModelSpec, source: str) -> ModelSpec:
         raise ModelError(
             f"{source} has {spec.num_heads} query heads, which {spec.num_kv_heads} KV heads cannot"
             " share evenly",
-            hint="the file is damaged: download it again",
-        )
-    if spec.head_dim % 2:
-        raise ModelError(
-            f"{source} has heads of {spec.head_dim} dimensions, but RoPE turns them in pairs",
             hint="the file is damaged: download it again",
         )
     return spec

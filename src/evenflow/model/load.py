@@ -23,7 +23,7 @@ from evenflow.model.safetensors import read_json, read_safetensors
 from evenflow.model.weights import WeightTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -110,13 +110,17 @@ def _load_gguf(path: Path) -> Model:
     file = read_gguf(path)
     family = family_of_gguf(file.metadata.get("general.architecture"), str(path))
     embed = file.tensors.get(family.gguf_names["embed"])
-    divisors = file.tensors.get("rope_freqs.weight")
+    divisors = {
+        name: _floats(file.tensors[f"{name}.weight"])
+        for name in ("rope_freqs", "rope_factors_long", "rope_factors_short")
+        if f"{name}.weight" in file.tensors
+    }
     spec = spec_from_gguf(
         file.metadata,
         family,
         embed_rows=embed.shape[0] if embed else 0,
         tied=family.gguf_names["head"] not in file.tensors,
-        freq_divisors=() if divisors is None else _floats(divisors),
+        divisors=divisors,
         source=str(path),
     )
     order = {
@@ -136,11 +140,24 @@ def _load_folder(folder: Path) -> Model:
             hint="fetch it beside config.json",
         )
     source = str(folder / "config.json")
+    if "vision_config" in config or "audio_config" in config:
+        raise ModelError(
+            f"{source} describes a model that reads more than text, which is not computed here",
+            hint="pick its text-only variant, or a GGUF file, which holds the text model alone",
+        )
     named = config.get("architectures")
     family = family_of_hf(named[0] if isinstance(named, list) and named else named, source)
     spec = spec_from_config(config, family, name=folder.resolve().name, source=source)
     stored = read_safetensors(folder)
-    tensors = _name_tensors(spec, family.hf_names, stored, {}, family=family, path=folder)
+    tensors = _name_tensors(
+        spec,
+        family.hf_names,
+        stored,
+        {},
+        family=family,
+        path=folder,
+        offset=family.norm_offset,
+    )
     metadata = {"config.json": config}
     for name in ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).is_file():
@@ -167,13 +184,13 @@ def _name_tensors(
     *,
     family: Family,
     path: Path,
+    offset: float = 0.0,
 ) -> dict[str, WeightTensor]:
     tensors: dict[str, WeightTensor] = {}
+    shapes = spec.tensor_shapes()
     used = {names["head"]}  # a tied model may carry a second copy of its embedding
-    for name, shape in spec.tensor_shapes().items():
-        layer, part = name.split(".")[1:] if name.startswith("layers.") else ("", name)
-        key = f"layers.{{}}.{part}" if layer else name
-        file_name = names[key].format(layer)
+    for file_name, parts in _by_file_name(shapes, names).items():
+        shape = _stacked([shapes[name] for name in parts])
         found = stored.get(file_name)
         if found is None:
             raise ModelError(
@@ -187,7 +204,15 @@ def _name_tensors(
                 hint="description and weights do not belong together: download both again",
             )
         used.add(file_name)
-        tensors[name] = WeightTensor(name, shape, found.type, found.rows, orders.get(part))
+        first = 0
+        for name in parts:
+            part, count = name.rpartition(".")[2], shapes[name][0] if len(parts) > 1 else None
+            rows = found.rows if count is None else found.rows[first : first + count]
+            first += count or 0
+            added = offset if part.endswith("norm") else 0.0
+            tensors[name] = WeightTensor(
+                name, shapes[name], found.type, rows, orders.get(part), added
+            )
     for extra in stored.keys() - used:
         if not extra.endswith(family.ignored_suffixes):
             raise ModelError(
@@ -195,4 +220,18 @@ def _name_tensors(
                 f" {family.name} family does not use",
                 hint="this variant of the architecture is not supported: pick another model",
             )
-    return tensors
+    return {name: tensors[name] for name in shapes}
+
+
+def _by_file_name(names: Iterable[str], files: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names in the file -> the canonical names of what lies in that tensor, in order."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        layer, part = name.split(".")[1:] if name.startswith("layers.") else ("", name)
+        key = f"layers.{{}}.{part}" if layer else name
+        found.setdefault(files[key].format(layer), []).append(name)
+    return found
+
+
+def _stacked(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:])

@@ -62,6 +62,7 @@ class WeightTensor:
         stored_rows: [rows, row bytes] uint8, read-only, mapped from the file, in file order.
         row_order: [rows] int64, row i of the weight is `stored_rows[row_order[i]]`; None where
             both orders agree.
+        added: what is added to every value: Gemma stores a norm's weights less one.
     """
 
     name: str
@@ -69,6 +70,7 @@ class WeightTensor:
     type: WeightType
     stored_rows: NDArray[np.uint8]
     row_order: NDArray[np.int64] | None = None
+    added: float = 0.0
 
     @property
     def num_bytes(self) -> int:
@@ -83,7 +85,7 @@ class WeightTensor:
         return self.stored_rows if self.row_order is None else self.stored_rows[self.row_order]
 
     def float32(self) -> NDArray[np.float32]:
-        """The values, of shape `shape`; a read-only view of the file for F32, else a copy."""
+        """The values, of shape `shape`; a view of the file for plain F32, else a copy."""
         rows = self.rows()
         if self.type.name == "F32":
             values = rows.view(np.float32)
@@ -93,6 +95,8 @@ class WeightTensor:
             values = (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         else:
             values = _dequantize(rows, self.type)
+        if self.added:
+            values = values + np.float32(self.added)
         return values.reshape(self.shape)
 
 
