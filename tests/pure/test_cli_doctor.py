@@ -20,6 +20,7 @@ def test_json_says_the_same(capfd):
     assert main(["doctor", "--machine", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["chosen runner"] in {"native", "reference"}
+    assert {"llama", "gemma3", "granite"} <= set(found["model families"])
     if found["chosen runner"] == "native":
         assert found["chosen instruction set"] == found["instruction sets"][0]
         assert found["chosen threads"] >= 1

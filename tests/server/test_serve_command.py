@@ -55,6 +55,7 @@ def test_it_says_what_runs_serves_it_and_stops_with_0():
     assert answer.model == "tiny"
     assert process.returncode == 0
     assert rest == ""
+    assert any("llama family, 135 M parameters" in line for line in said)
     budget = next(line for line in said if line.startswith("max_num_batched_tokens"))
     assert budget.split() == ["max_num_batched_tokens", "64", "given"]
     assert "chunked prefill is on: at most 64 tokens a step (max_num_batched_tokens)" in said

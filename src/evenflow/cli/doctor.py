@@ -39,6 +39,8 @@ def examine_machine() -> dict[str, Any]:
     """Facts about the machine and the choices that follow from them, by name."""
     import psutil  # noqa: PLC0415 - keeps --version and --help quick
 
+    from evenflow.model.families import FAMILIES  # noqa: PLC0415 - as above
+
     facts: dict[str, Any] = {
         "processor": _processor(),
         "architecture": platform.machine(),
@@ -48,6 +50,7 @@ def examine_machine() -> dict[str, Any]:
         f"{psutil.virtual_memory().available / 2**30:.1f} GiB free",
         "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
+        "model families": [family.name for family in FAMILIES],
     }
     try:
         from evenflow import _native  # noqa: PLC0415 - absent where there was no compiler

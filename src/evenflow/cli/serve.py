@@ -14,6 +14,7 @@ from evenflow.cli.flags import Group, with_flags
 
 if TYPE_CHECKING:
     from evenflow.config import EngineConfig
+    from evenflow.model.spec import ModelSpec
     from evenflow.server.run import LoadedModel
     from evenflow.server.settings import Settings
 
@@ -75,7 +76,17 @@ def _run(model: str, engine: Group, settings: Settings) -> None:
         _say(chunking_line(loaded.config))
         _say(f"serving {loaded.config.model} at {url}/v1; watch it at {url}/")
 
-    Server(settings, lambda: LLM(model, progress=False, **engine), announce).run()
+    def load() -> LLM:
+        llm = LLM(model, progress=False, **engine)
+        _say(model_line(llm.model.spec))
+        return llm
+
+    Server(settings, load, announce).run()
+
+
+def model_line(spec: ModelSpec) -> str:
+    """The model's name, family and size, in one line."""
+    return f"{spec.name}: {spec.family} family, {spec.num_params() / 1e6:,.0f} M parameters"
 
 
 def chunking_line(config: EngineConfig) -> str:
