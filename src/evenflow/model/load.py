@@ -18,8 +18,9 @@ import numpy as np
 from evenflow.errors import ModelError
 from evenflow.model.describe import spec_from_config, spec_from_gguf
 from evenflow.model.families import family_of_gguf, family_of_hf
-from evenflow.model.gguf import StoredTensor, read_gguf
+from evenflow.model.quantized import refuse_quantized
 from evenflow.model.safetensors import read_json, read_safetensors
+from evenflow.model.split import read_gguf_model
 from evenflow.model.weights import WeightTensor
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evenflow.model.families import Family
+    from evenflow.model.gguf import StoredTensor
     from evenflow.model.spec import ModelSpec
 
 # name -> (package that carries the weights, file inside it)
@@ -107,7 +109,7 @@ def load_model(name_or_path: str | Path) -> Model:
 
 
 def _load_gguf(path: Path) -> Model:
-    file = read_gguf(path)
+    file = read_gguf_model(path)
     family = family_of_gguf(file.metadata.get("general.architecture"), str(path))
     embed = file.tensors.get(family.gguf_names["embed"])
     divisors = file.tensors.get("rope_freqs.weight")
@@ -130,11 +132,15 @@ def _load_gguf(path: Path) -> Model:
 
 def _load_folder(folder: Path) -> Model:
     config = read_json(folder / "config.json", "which describes the model")
+    refuse_quantized(config, folder)
     if not (folder / "tokenizer.json").is_file():
-        raise ModelError(
-            f"{folder} has no tokenizer.json, which turns text into tokens",
-            hint="fetch it beside config.json",
-        )
+        hint = "fetch it beside config.json"
+        if (folder / "tokenizer.model").is_file():
+            hint = (
+                "tokenizer.model alone is not read: fetch the tokenizer.json too, or have"
+                " transformers save the tokenizer"
+            )
+        raise ModelError(f"{folder} has no tokenizer.json, which turns text into tokens", hint=hint)
     source = str(folder / "config.json")
     named = config.get("architectures")
     family = family_of_hf(named[0] if isinstance(named, list) and named else named, source)
