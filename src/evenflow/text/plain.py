@@ -40,6 +40,4 @@ def _rename(model: dict[str, Any], hidden: dict[str, str]) -> None:
     merges = model.get("merges")
     if merges:
         pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
-        model["merges"] = [
-            pair for pair in pairs if not hidden.keys() & {*pair, "".join(pair)}
-        ]
+        model["merges"] = [pair for pair in pairs if not hidden.keys() & {*pair, "".join(pair)}]
