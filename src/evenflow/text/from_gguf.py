@@ -19,7 +19,6 @@ from evenflow.text.pieces import Pieces
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import tokenizers
 
 KINDS: dict[str, Callable[[Keys, Vocabulary], GgufKind]] = {
     "gpt2": byte_level,
@@ -56,7 +55,9 @@ def load(metadata: Mapping[str, Any]) -> TokenizerParts:
     keys = Keys(metadata)
     name, build = _kind(keys)
     vocabulary = keys.vocabulary()
-    if name != "gpt2":
+    is_pieces = name != "gpt2"
+    is_prefixed = is_pieces and keys.flag("add_space_prefix", default=True)
+    if is_prefixed:
         vocabulary = _with_plain_spaces(vocabulary)
     parts = build(keys, vocabulary)
     spellings, num_tokens = vocabulary.spellings, len(vocabulary.spellings)
@@ -73,14 +74,25 @@ def load(metadata: Mapping[str, Any]) -> TokenizerParts:
     plain_ids = vocabulary.of_type(USER_DEFINED) - special_ids
     # Phi-3's tokenizer.json: its tokens take the whitespace behind them; GGUF has no key for that
     eats_spaces = metadata.get("general.architecture") == "phi3" and name == "llama"
-    _add_tokens(parts.backend, spellings, special_ids, plain_ids, eats_spaces=eats_spaces)
+    special = [spellings[i] for i in sorted(special_ids) if spellings[i]]
+    parts.backend.add_special_tokens(
+        [
+            AddedToken(text, normalized=False, rstrip=eats_spaces and text not in _KEEP_SPACES)
+            for text in special
+        ]
+    )
+    # user-defined pieces have U+2581 for their spaces, as the text has once it is normalized; a
+    # normalizer that puts a space in front would do so to each piece too
+    in_normalized = is_pieces and not is_prefixed
+    plain = [spellings[i] for i in sorted(plain_ids) if spellings[i]]
+    parts.backend.add_tokens([AddedToken(text, normalized=in_normalized) for text in plain])
     _add_edges(parts, keys, bos_id, eos_id)
     return TokenizerParts(
         backend=parts.backend,
         pieces=Pieces(
             _speller(spellings),
             parts.bytes_of,
-            {token_id: spellings[token_id] for token_id in special_ids | plain_ids},
+            {i: spellings[i] for i in special_ids | (set() if is_pieces else plain_ids)},
         ),
         num_tokens=num_tokens,
         bos_id=bos_id,
@@ -117,31 +129,6 @@ def _with_plain_spaces(vocabulary: Vocabulary) -> Vocabulary:
 def _speller(spellings: list[str]) -> Any:
     num_tokens = len(spellings)
     return lambda token_id: spellings[token_id] if token_id < num_tokens else None
-
-
-def _add_tokens(
-    backend: tokenizers.Tokenizer,
-    spellings: list[str],
-    special: set[int],
-    plain: set[int],
-    *,
-    eats_spaces: bool,
-) -> None:
-    for token_ids, is_special in ((special, True), (plain, False)):
-        tokens = [
-            AddedToken(
-                spellings[token_id],
-                special=is_special,
-                normalized=False,
-                rstrip=eats_spaces and spellings[token_id] not in _KEEP_SPACES,
-            )
-            for token_id in sorted(token_ids)
-            if spellings[token_id]
-        ]
-        if is_special:
-            backend.add_special_tokens(tokens)
-        else:
-            backend.add_tokens(tokens)
 
 
 def _add_edges(kind: GgufKind, keys: Keys, bos_id: int | None, eos_id: int | None) -> None:
