@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -42,7 +43,7 @@ class LLM:
     """A model, ready to generate.
 
     Args:
-        model: "smollm2", a .gguf file, or a Hugging Face folder; None is smollm2.
+        model: "smollm2", "random:SHAPE", a .gguf file, or a Hugging Face folder; None is smollm2.
         runner: "auto", "native" or "reference".
         progress: show progress on standard error; None means when it is a terminal.
         observers: get the record of every step and request, such as a `TraceWriter`.
@@ -77,6 +78,9 @@ class LLM:
                 kv_bytes_per_token=self.model.spec.kv_bytes_per_token(FLOAT32_BYTES),
                 free_memory_bytes=psutil.virtual_memory().available,
                 native=native_facts(self.model),
+            )
+            self.config = replace(
+                self.config, warnings=(*self.model.warnings, *self.config.warnings)
             )
             made = make_runner(self.config, self.model)
         self._chat_template: ChatTemplate | None = None

@@ -62,3 +62,39 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class BytesProgress:
+    """A bar over bytes, with their rate and the time that is left."""
+
+    def __init__(self, what: str, wanted: bool | None = None) -> None:
+        self._what = what
+        self._bar: rich_progress.Progress | None = None
+        self._shown = is_watched(wanted)
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            from rich import progress  # noqa: PLC0415 - not needed by a silent program
+            from rich.console import Console  # noqa: PLC0415
+
+            self._bar = progress.Progress(
+                progress.TextColumn(self._what),
+                progress.BarColumn(),
+                progress.DownloadColumn(),
+                progress.TransferSpeedColumn(),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        return self
+
+    def update(self, done: int, total: int) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -33,6 +33,22 @@ TEXTS = [
     "The quick brown fox jumps over the lazy dog. " * 8,
 ]
 
+# for the tokenizers of record_sentencepiece.py: their special tokens, bytes, spaces and lines
+PIECE_TEXTS = [
+    "[INST] Hi there [/INST] Hello</s>[INST]x[/INST]",
+    "<s>a</s> b<s> <s>c",
+    "<unk> and <pad>, <0x0A> and <0xE2><0x96><0x81>",
+    "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n",
+    "[ INST] [/INST [INST]]",
+    "\u2581 a sign \u2581\u2581that stands for spaces\u2581",
+    "    x        y                z",
+    "\n\n\n\na\n \n  b\t\tc",
+    "<table><tr> a </tr>  </table>",
+    "\ufb01sh \uff46\uff55\uff4c\uff4c width \u2026 x\u00b2",
+    "aaaaaaaaaaaaaa --------------- ==== ....... ,,,,,",
+    "   both ends   ",
+]
+
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}{% endif %}"

@@ -57,12 +57,14 @@ def write_gguf(
     keys: dict | None = None,
     extra: dict[str, np.ndarray] | None = None,
     quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    split_max_tensors: int = 0,
 ) -> Path:
     """A GGUF file with Llama's q and k rows interleaved, as converters write them.
 
     `keys` replaces metadata (a value of None leaves a key out); `extra` adds or replaces tensors.
+    With `split_max_tensors` the package writes parts, PATH-00001-of-00002.gguf and so on.
     """
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     for key, value in (llama_keys(model) | (keys or {})).items():
         if isinstance(value, str):
             writer.add_string(key, value)

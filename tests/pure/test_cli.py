@@ -221,7 +221,7 @@ def test_debug_adds_the_traceback(capfd, monkeypatch):
     assert main(["pull", "nothing"]) == 2
     err = capfd.readouterr().err
     assert err.startswith("Traceback")
-    assert err.endswith("hint: known: smollm2\n")
+    assert "\nhint: known: smollm2, and random:tiny, " in err
 
 
 def test_the_version_and_the_commands(capfd):

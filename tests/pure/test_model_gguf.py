@@ -145,6 +145,14 @@ def test_an_unsupported_tensor_type_names_the_tensor_and_lists_the_others(small)
     assert "Q4_K" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["Q8_1", "Q8_K", "I32"])
+def test_a_type_that_cannot_be_expanded_goes_by_its_name(small, name):
+    at = small.read_bytes().index(b"packed") + 6 + 4 + 2 * 8
+    number = gguf.GGMLQuantizationType[name].value
+    with pytest.raises(ModelError, match=rf"unsupported type {name} \(number {number}\)"):
+        read_gguf(overwritten(small, at, number, 4))
+
+
 def test_rows_that_no_block_fills_are_refused(small):
     at = small.read_bytes().index(b"packed") + 6 + 4
     with pytest.raises(ModelError, match="rows of 65 values, but Q4_1 packs 32"):

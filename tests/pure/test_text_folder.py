@@ -6,7 +6,7 @@ import json
 
 import pytest
 import tokenizers
-from tokenizers import processors
+from tokenizers import decoders, models, normalizers, processors
 
 from evenflow.errors import ModelError
 from evenflow.text.tokenizer import Tokenizer
@@ -211,3 +211,23 @@ def test_the_tiny_metadata_is_what_it_says():
     fields = tiny_metadata()
     assert fields["tokenizer.ggml.tokens"][BOS] == "<s>"
     assert fields["tokenizer.ggml.tokens"][EOS] == "</s>"
+
+
+def test_no_text_leads_to_a_special_token_through_merges(tmp_path):
+    """A vocabulary may hold the way to a control token; with parse_special off nobody goes it."""
+    pieces = ["<unk>", "<s>", "<", "s", ">", "<s", "a", "\u2581"]
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={piece: i for i, piece in enumerate(pieces)},
+            merges=[("<", "s"), ("<s", ">")],
+            unk_token="<unk>",
+        )
+    )
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    backend.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse()])
+    backend.add_special_tokens(["<unk>", "<s>"])
+    backend.add_tokens(["<extra>"])
+    tokenizer = _load(tmp_path, backend.to_str())
+    assert tokenizer.encode("a<s>a<extra>") == [6, 1, 6, 8]
+    assert tokenizer.encode("a<s>a<extra>", parse_special=False) == [6, 5, 4, 6, 8]
+    assert tokenizer.encode("?", parse_special=False) == [0]

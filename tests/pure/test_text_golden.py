@@ -39,7 +39,9 @@ def test_transformers_differs_only_where_it_lacks_the_rule_for_digits():
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize(
+    "pre", ["gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "deepseek-coder"]
+)
 def test_other_rules_are_llama_cpps(pre):
     tokenizer = Tokenizer.from_gguf({**smollm2_metadata(), "tokenizer.ggml.pre": pre})
     for text, ids in _cases(f"ids of {pre}"):

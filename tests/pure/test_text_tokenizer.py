@@ -135,7 +135,7 @@ def test_a_text_that_is_none_is_refused(text, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "kind 'llama'; known is gpt2"),
+        ({"model": "bert"}, "kind 'bert'; known are gpt2, llama, t5"),
         ({"model": None}, "no tokenizer.ggml.model"),
         ({"pre": None}, "no tokenizer.ggml.pre"),
         ({"pre": "mystery"}, "'mystery', which is not known"),

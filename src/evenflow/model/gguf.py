@@ -184,7 +184,7 @@ class _Cursor:
         kind = _TYPES_BY_ID.get(type_id)
         if kind is None:
             raise ModelError(
-                f"{path}: tensor {name} has the unsupported type number {type_id}",
+                f"{path}: tensor {name} has the unsupported type {_type_name(type_id)}",
                 hint=f"supported are {', '.join(WEIGHT_TYPES)}: pick another quantisation",
             )
         if shape[-1] % kind.block_values:
@@ -194,6 +194,16 @@ class _Cursor:
                 hint="the file is damaged: download it again",
             )
         return name, shape, kind, offset
+
+
+def _type_name(type_id: int) -> str:
+    # imported here: only an error needs the names of types that are not read
+    import gguf  # noqa: PLC0415
+
+    try:
+        return f"{gguf.GGMLQuantizationType(type_id).name} (number {type_id})"
+    except ValueError:
+        return f"number {type_id}"
 
 
 def _scalar_code(path: Path, key: str, kind: int) -> str:

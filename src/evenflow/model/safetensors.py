@@ -53,21 +53,11 @@ def read_safetensors(folder: Path) -> dict[str, StoredTensor]:
     """Map every tensor of `folder`.
 
     Raises:
-        ModelError: no weights, a shard of the index missing, a file cut short or not safetensors.
+        ModelError: no weights, a shard missing, a tensor that is not in the shard that the index
+            names, a file cut short or not safetensors.
     """
     if (folder / INDEX).exists():
-        weight_map = read_json(folder / INDEX, "which lists the shards").get("weight_map", {})
-        tensors: dict[str, StoredTensor] = {}
-        for shard in sorted(set(weight_map.values())):
-            if not (folder / shard).exists():
-                held = sum(1 for file in weight_map.values() if file == shard)
-                raise ModelError(
-                    f"{folder} has no {shard}, which {INDEX} names for {held} of"
-                    f" {len(weight_map)} tensors",
-                    hint="fetch the missing shard",
-                )
-            tensors |= read_safetensors_file(folder / shard)
-        return tensors
+        return _read_shards(folder)
     files = (
         [folder / SINGLE] if (folder / SINGLE).exists() else sorted(folder.glob("*.safetensors"))
     )
@@ -77,6 +67,38 @@ def read_safetensors(folder: Path) -> dict[str, StoredTensor]:
             hint=f"the folder needs {SINGLE}, or shards with their {INDEX}",
         )
     return read_safetensors_file(files[0])
+
+
+def _read_shards(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor that the index lists, from the shard that it names."""
+    weight_map = read_json(folder / INDEX, "which lists the shards").get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(f, str) for f in weight_map.values()):
+        raise ModelError(
+            f"{folder / INDEX} has no weight_map from tensors to files", hint="fetch it again"
+        )
+    tensors: dict[str, StoredTensor] = {}
+    for shard in sorted(set(weight_map.values())):
+        if not (folder / shard).is_file():
+            held = sum(1 for file in weight_map.values() if file == shard)
+            raise ModelError(
+                f"{folder} has no {shard}, which {INDEX} names for {held} of"
+                f" {len(weight_map)} tensors",
+                hint="fetch the missing shard",
+            )
+        for name, tensor in read_safetensors_file(folder / shard).items():
+            tensors[name] = tensor
+            if name in weight_map and weight_map[name] != shard:
+                raise ModelError(
+                    f"{folder}: tensor {name} is in {shard}, but {INDEX} says {weight_map[name]}",
+                    hint="index and shards do not belong together: fetch all of them again",
+                )
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            raise ModelError(
+                f"{folder / shard} has no tensor {name}, which {INDEX} says it holds",
+                hint="index and shards do not belong together: fetch all of them again",
+            )
+    return tensors
 
 
 def read_safetensors_file(path: Path) -> dict[str, StoredTensor]:
@@ -120,7 +142,8 @@ def _tensor(path: Path, name: str, info: Any, content: np.ndarray[Any, Any]) -> 
     if kind is None or kind.block_values > 1:
         raise ModelError(
             f"{path}: tensor {name} has the unsupported type {type_name}",
-            hint="supported are F32, F16 and BF16: convert the weights",
+            hint="supported are F32, F16, BF16 and F64: take the unquantised weights of this model,"
+            " or a GGUF file of it (Q8_0, Q4_K, ...)",
         )
     needed = math.prod(shape) * kind.block_bytes
     if end - start != needed:

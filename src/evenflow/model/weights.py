@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from evenflow.errors import ModelError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -37,6 +39,7 @@ WEIGHT_TYPES: dict[str, WeightType] = {
         WeightType("F32", 0, 1, 4),
         WeightType("F16", 1, 1, 2),
         WeightType("BF16", 30, 1, 2),
+        WeightType("F64", 28, 1, 8),
         WeightType("Q4_0", 2, 32, 18),
         WeightType("Q4_1", 3, 32, 20),
         WeightType("Q5_0", 6, 32, 22),
@@ -47,6 +50,19 @@ WEIGHT_TYPES: dict[str, WeightType] = {
         WeightType("Q4_K", 12, 256, 144),
         WeightType("Q5_K", 13, 256, 176),
         WeightType("Q6_K", 14, 256, 210),
+        WeightType("IQ1_S", 19, 256, 50),
+        WeightType("IQ1_M", 29, 256, 56),
+        WeightType("IQ2_XXS", 16, 256, 66),
+        WeightType("IQ2_XS", 17, 256, 74),
+        WeightType("IQ2_S", 22, 256, 82),
+        WeightType("IQ3_XXS", 18, 256, 98),
+        WeightType("IQ3_S", 21, 256, 110),
+        WeightType("IQ4_NL", 20, 32, 18),
+        WeightType("IQ4_XS", 23, 256, 136),
+        WeightType("TQ1_0", 34, 256, 54),
+        WeightType("TQ2_0", 35, 256, 66),
+        WeightType("MXFP4", 39, 32, 17),
+        WeightType("NVFP4", 40, 64, 36),
     )
 }
 
@@ -85,7 +101,11 @@ class WeightTensor:
         return self.stored_rows if self.row_order is None else self.stored_rows[self.row_order]
 
     def float32(self) -> NDArray[np.float32]:
-        """The values, of shape `shape`; a view of the file for plain F32, else a copy."""
+        """The values, of shape `shape`; a read-only view of the file for plain F32, else a copy.
+
+        Raises:
+            ModelError: a format that the installed gguf package does not know yet.
+        """
         rows = self.rows()
         if self.type.name == "F32":
             values = rows.view(np.float32)
@@ -93,6 +113,8 @@ class WeightTensor:
             values = rows.view(np.float16).astype(np.float32)
         elif self.type.name == "BF16":
             values = (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        elif self.type.name == "F64":
+            values = rows.view(np.float64).astype(np.float32)
         else:
             values = _dequantize(rows, self.type)
         if self.added:
@@ -106,9 +128,23 @@ def _dequantize(rows: NDArray[np.uint8], kind: WeightType) -> NDArray[np.float32
 
     # a few thousand rows at a time keep the library's temporaries in the cache
     out = np.empty((len(rows), rows.shape[1] // kind.block_bytes * kind.block_values), np.float32)
-    quantization = gguf.GGMLQuantizationType(kind.gguf_id)
+    try:
+        quantization = gguf.GGMLQuantizationType(kind.gguf_id)
+    except ValueError:
+        raise _not_expandable(kind) from None
     # a damaged scale becomes NaN without a word here: a runner reports it with the request's name
     with np.errstate(invalid="ignore", over="ignore"):
         for first in range(0, len(rows), 4096):
-            out[first : first + 4096] = gguf.dequantize(rows[first : first + 4096], quantization)
+            some = rows[first : first + 4096]
+            try:
+                out[first : first + 4096] = gguf.dequantize(some, quantization)
+            except NotImplementedError:
+                raise _not_expandable(kind) from None
     return out
+
+
+def _not_expandable(kind: WeightType) -> ModelError:
+    return ModelError(
+        f"the installed gguf package cannot expand weights of type {kind.name}",
+        hint="install a newer one: python -m pip install --upgrade gguf",
+    )

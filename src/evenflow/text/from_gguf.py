@@ -7,116 +7,123 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import tokenizers
-from tokenizers import AddedToken, decoders, models, processors
+from tokenizers import AddedToken, processors
 
 from evenflow.errors import ModelError
-from evenflow.text import pretokenizers
-from evenflow.text.parts import TokenizerParts
-from evenflow.text.pieces import Pieces, byte_level_bytes
+from evenflow.text.gguf_bpe import byte_level
+from evenflow.text.gguf_keys import CONTROL, PREFIX, UNKNOWN, USER_DEFINED, Keys, Vocabulary
+from evenflow.text.gguf_sentencepiece import SPACE, score_bpe, unigram
+from evenflow.text.parts import GgufKind, TokenizerParts
+from evenflow.text.pieces import Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-_KEY = "tokenizer.ggml."
-_KNOWN_KINDS = ("gpt2",)
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # values of `tokenizer.ggml.token_type`
-_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+KINDS: dict[str, Callable[[Keys, Vocabulary], GgufKind]] = {
+    "gpt2": byte_level,
+    "llama": score_bpe,
+    "t5": unigram,
+}
+_ENDS = ("eos", "eot", "eom")
+# control tokens that end a turn or a text: many files name only one end, chat templates write others
+_END_NAMES = frozenset(
+    {
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+        "<EOT>",
+    }
+)
+_KEEP_SPACES = frozenset({"<unk>", "<s>", "<|endoftext|>"})  # Phi-3's tokens that eat none
 
 
 def load(metadata: Mapping[str, Any]) -> TokenizerParts:
     """Build the parts.
 
     Args:
-        metadata: `tokenizer.ggml.*` and `tokenizer.chat_template`; other keys are not read.
+        metadata: `tokenizer.ggml.*` and `tokenizer.chat_template`; of other keys only
+            `general.architecture` is read.
 
     Raises:
         ModelError: another kind of tokenizer, a key that is missing, or keys that contradict.
     """
-    kind = _value(metadata, "model", str)
-    if kind not in _KNOWN_KINDS:
-        raise ModelError(
-            f"the model's tokenizer is of kind {kind!r}; known is {', '.join(_KNOWN_KINDS)} (BPE)",
-            hint="take the model as a Hugging Face folder with a tokenizer.json",
-        )
-    rule = pretokenizers.find(_value(metadata, "pre", str))
-    spellings: list[str] = _value(metadata, "tokens", list)
-    backend = tokenizers.Tokenizer(_bpe(metadata, spellings, rule))
-    backend.pre_tokenizer = rule.make()
-    backend.decoder = decoders.ByteLevel()
-    normalizer = rule.normalizer()
-    if normalizer is not None:
-        backend.normalizer = normalizer
+    keys = Keys(metadata)
+    name, build = _kind(keys)
+    vocabulary = keys.vocabulary()
+    is_pieces = name != "gpt2"
+    is_prefixed = is_pieces and keys.flag("add_space_prefix", default=True)
+    if is_prefixed:
+        vocabulary = _with_plain_spaces(vocabulary)
+    parts = build(keys, vocabulary)
+    spellings, num_tokens = vocabulary.spellings, len(vocabulary.spellings)
 
-    num_tokens = len(spellings)
-    bos_id = _token_id(metadata, "bos_token_id", num_tokens)
-    ends = [_token_id(metadata, key, num_tokens) for key in _ENDS]
-    eos_ids = frozenset(token_id for token_id in ends if token_id is not None)
-    special_ids, plain_ids = _added(metadata, num_tokens)
+    def token_id(name: str) -> int | None:
+        default = parts.default_ids.get(name)
+        return keys.token_id(f"{name}_token_id", num_tokens, default=default)
+
+    bos_id, eos_id = token_id("bos"), token_id("eos")
+    special_ids = vocabulary.of_type(UNKNOWN, CONTROL)
+    named_ends = {i for i in special_ids if spellings[i] in _END_NAMES}
+    eos_ids = {i for i in map(token_id, _ENDS) if i is not None} | named_ends
     special_ids |= eos_ids | ({bos_id} if bos_id is not None else set())
-    plain_ids -= special_ids
-    _add_tokens(backend, spellings, special_ids, plain_ids)
-    _add_edges(backend, metadata, bos_id, ends[0], add_bos=rule.add_bos)
+    plain_ids = vocabulary.of_type(USER_DEFINED) - special_ids
+    # Phi-3's tokenizer.json: its tokens take the whitespace behind them; GGUF has no key for that
+    eats_spaces = metadata.get("general.architecture") == "phi3" and name == "llama"
+    special = [spellings[i] for i in sorted(special_ids) if spellings[i]]
+    parts.backend.add_special_tokens(
+        [
+            AddedToken(text, normalized=False, rstrip=eats_spaces and text not in _KEEP_SPACES)
+            for text in special
+        ]
+    )
+    # user-defined pieces have U+2581 for their spaces, as the text has once it is normalized; a
+    # normalizer that puts a space in front would do so to each piece too
+    in_normalized = is_pieces and not is_prefixed
+    plain = [spellings[i] for i in sorted(plain_ids) if spellings[i]]
+    parts.backend.add_tokens([AddedToken(text, normalized=in_normalized) for text in plain])
+    _add_edges(parts, keys, bos_id, eos_id)
     return TokenizerParts(
-        backend=backend,
+        backend=parts.backend,
         pieces=Pieces(
             _speller(spellings),
-            byte_level_bytes,
-            {token_id: spellings[token_id] for token_id in special_ids | plain_ids},
+            parts.bytes_of,
+            {i: spellings[i] for i in special_ids | (set() if is_pieces else plain_ids)},
         ),
         num_tokens=num_tokens,
         bos_id=bos_id,
-        eos_ids=eos_ids,
+        eos_ids=frozenset(eos_ids),
         special_ids=frozenset(special_ids),
-        special_tokens=_names(metadata, spellings),
-        max_leading_spaces=0,
-        chat_template=_value(metadata, "chat_template", str, prefix="tokenizer.", required=False),
+        special_tokens=_names(token_id, spellings),
+        max_leading_spaces=parts.max_leading_spaces,
+        chat_template=keys.value("chat_template", str, prefix="tokenizer.", required=False),
     )
 
 
-def _value(
-    metadata: Mapping[str, Any],
-    name: str,
-    kind: type,
-    *,
-    prefix: str = _KEY,
-    required: bool = True,
-) -> Any:
-    value = metadata.get(prefix + name)
-    if value is None and not required:
-        return None
-    if value is None:
+def _kind(keys: Keys) -> tuple[str, Callable[[Keys, Vocabulary], GgufKind]]:
+    name = keys.value("model", str)
+    if name not in KINDS:
         raise ModelError(
-            f"the model file has no {prefix}{name}",
-            hint="the file is incomplete or too old: convert the model again",
+            f"the model's tokenizer is of kind {name!r}; known are {', '.join(KINDS)} (byte-level"
+            " BPE, SentencePiece's BPE and unigram)",
+            hint="take the model as a Hugging Face folder with a tokenizer.json",
         )
-    # bool is an int to Python, yet a flag is not an id
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ModelError(
-            f"{prefix}{name} is a {type(value).__name__}, but a {kind.__name__} belongs there",
-            hint="the file is broken: convert the model again",
-        )
-    return value
+    return name, KINDS[name]
 
 
-def _bpe(
-    metadata: Mapping[str, Any], spellings: list[str], rule: pretokenizers.PreTokenizer
-) -> models.BPE:
-    merges: list[str] = _value(metadata, "merges", list)
-    try:
-        vocab = dict(zip(spellings, range(len(spellings)), strict=True))
-        pairs = [_pair(merge) for merge in merges]
-        return models.BPE(vocab=vocab, merges=pairs, ignore_merges=rule.ignore_merges)
-    except Exception as error:  # bare Exception is what the library raises for a stray merge
-        raise ModelError(
-            f"the {len(merges):,} merges do not fit the {len(spellings):,} tokens: {error}",
-            hint="the file is broken: convert the model again",
-        ) from error
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, right = merge.split(" ", 1)
-    return left, right
+def _with_plain_spaces(vocabulary: Vocabulary) -> Vocabulary:
+    """User-defined pieces with real spaces: they are found in the text before it is normalized."""
+    spellings = list(vocabulary.spellings)
+    taken = set(spellings)
+    for token_id in vocabulary.of_type(USER_DEFINED):
+        plain = spellings[token_id].replace(SPACE, " ")
+        if plain not in taken:
+            spellings[token_id] = plain
+    return Vocabulary(spellings, vocabulary.types)
 
 
 def _speller(spellings: list[str]) -> Any:
@@ -124,77 +131,26 @@ def _speller(spellings: list[str]) -> Any:
     return lambda token_id: spellings[token_id] if token_id < num_tokens else None
 
 
-def _token_id(metadata: Mapping[str, Any], name: str, num_tokens: int) -> int | None:
-    token_id: int | None = _value(metadata, name, int, required=False)
-    if token_id is not None and not 0 <= token_id < num_tokens:
-        raise ModelError(
-            f"{_KEY}{name} is {token_id:,}, but the tokens count 0 to {num_tokens - 1:,}",
-            hint="the file is broken: convert the model again",
-        )
-    return token_id
-
-
-def _added(metadata: Mapping[str, Any], num_tokens: int) -> tuple[set[int], set[int]]:
-    """Ids of the special tokens, and of other tokens that are matched before BPE."""
-    types: list[int] | None = _value(metadata, "token_type", list, required=False)
-    if types is None:
-        return set(), set()
-    if len(types) != num_tokens:
-        raise ModelError(
-            f"the model file has {num_tokens:,} tokens, but {len(types):,} token types",
-            hint="the file is broken: convert the model again",
-        )
-    special = {i for i, kind in enumerate(types) if kind in {_UNKNOWN, _CONTROL}}
-    return special, {i for i, kind in enumerate(types) if kind == _USER_DEFINED}
-
-
-def _add_tokens(
-    backend: tokenizers.Tokenizer, spellings: list[str], special: set[int], plain: set[int]
-) -> None:
-    for token_ids, is_special in ((special, True), (plain, False)):
-        tokens = [
-            AddedToken(spellings[token_id], special=is_special, normalized=False)
-            for token_id in sorted(token_ids)
-            if spellings[token_id]
-        ]
-        if is_special:
-            backend.add_special_tokens(tokens)
-        else:
-            backend.add_tokens(tokens)
-
-
-def _add_edges(
-    backend: tokenizers.Tokenizer,
-    metadata: Mapping[str, Any],
-    bos_id: int | None,
-    eos_id: int | None,
-    *,
-    add_bos: bool,
-) -> None:
+def _add_edges(kind: GgufKind, keys: Keys, bos_id: int | None, eos_id: int | None) -> None:
     """Have `encode` put BOS before and EOS after a text, as the file says."""
-    stated: bool | None = _value(metadata, "add_bos_token", bool, required=False)
-    before = add_bos if stated is None else stated
-    after: bool = _value(metadata, "add_eos_token", bool, required=False) or False
+    before = keys.flag("add_bos_token", default=kind.add_bos)
+    after = keys.flag("add_eos_token", default=kind.add_eos)
     for wanted, token_id, name in ((before, bos_id, "bos"), (after, eos_id, "eos")):
         if wanted and token_id is None:
             raise ModelError(
-                f"{_KEY}add_{name}_token is set, but the file has no {_KEY}{name}_token_id",
+                f"{PREFIX}add_{name}_token is set, but the file has no {PREFIX}{name}_token_id",
                 hint="the file is broken: convert the model again",
             )
     if before or after:
         # "B" and "E" are names inside this template, not text
         template = f"{'B ' if before else ''}$A{' E' if after else ''}"
         edges = [("B", bos_id)] * before + [("E", eos_id)] * after
-        backend.post_processor = processors.TemplateProcessing(
+        kind.backend.post_processor = processors.TemplateProcessing(
             single=template, special_tokens=edges
         )
 
 
-def _names(metadata: Mapping[str, Any], spellings: list[str]) -> dict[str, str]:
+def _names(token_id: Callable[[str], int | None], spellings: list[str]) -> dict[str, str]:
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
-    found = {}
-    for key, name in names.items():
-        token_id = _token_id(metadata, f"{key}_token_id", len(spellings))
-        if token_id is not None:
-            found[f"{name}_token"] = spellings[token_id]
-    return found
+    ids = {name: token_id(key) for key, name in names.items()}
+    return {f"{name}_token": spellings[i] for name, i in ids.items() if i is not None}

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import tokenizers
 
     from evenflow.text.pieces import Pieces
@@ -37,3 +39,24 @@ class TokenizerParts:
     special_tokens: dict[str, str]
     max_leading_spaces: int
     chat_template: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufKind:
+    """What one kind of GGUF tokenizer decides before the file's added tokens are put in.
+
+    Args:
+        backend: encodes text without special tokens.
+        bytes_of: a token's spelling -> its bytes.
+        add_bos: put BOS before a text where the file does not say.
+        add_eos: put EOS behind a text where the file does not say.
+        max_leading_spaces: see `TokenizerParts`.
+        default_ids: ids of "bos", "eos", ... that hold where the file does not say.
+    """
+
+    backend: tokenizers.Tokenizer
+    bytes_of: Callable[[str], bytes]
+    add_bos: bool
+    add_eos: bool
+    max_leading_spaces: int
+    default_ids: dict[str, int]

@@ -9,14 +9,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import tokenizers
-
 from evenflow.errors import InvalidRequestError
 from evenflow.text import from_folder, from_gguf
+from evenflow.text.plain import plain_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    import tokenizers
 
     from evenflow.structured import StructuredOutputs
     from evenflow.text.grammar import GrammarMasks, Grammars
@@ -163,9 +164,7 @@ class Tokenizer:
     def _plain_backend(self) -> tokenizers.Tokenizer:
         # A copy, made when first asked for: the switch is a state of the object, and another
         # thread may be encoding with it.
-        plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        plain.encode_special_tokens = True
-        return plain
+        return plain_copy(self._backend)
 
 
 def _lone_surrogate(text: str) -> InvalidRequestError:

@@ -1,0 +1,1 @@
+"""Models of random weights in the shapes of known ones: see `write`."""
