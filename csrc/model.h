@@ -9,6 +9,7 @@
 #include "buffer.h"
 #include "kernels.h"
 #include "product.h"
+#include "step.h"
 #include "threads.h"
 
 namespace evenflow {
@@ -23,19 +24,6 @@ struct Layer {
   Product o, gate_up, down;
   std::vector<float> attn_norm, mlp_norm, qkv_bias, q_norm, k_norm;  // the last three may be empty
   uint8_t *keys = nullptr, *values = nullptr;  // its part of the pool, as the kernels see it
-};
-
-// One step, checked; arrays as in evenflow/runner/batch.py, blocks of 64 slots.
-struct StepInput {
-  const int32_t* token_ids;
-  const int32_t* positions;
-  const int64_t* slots;
-  const int32_t* span_offsets;
-  const int32_t* context_lens;
-  const int32_t* block_tables;
-  const int32_t* block_offsets;
-  const int32_t* logit_rows;
-  int32_t num_tokens, num_spans, num_rows;
 };
 
 class Model {
@@ -82,7 +70,10 @@ class Model {
             const int32_t* row_ids);
   Rows rows_of(Buffer& values, int width, int count, bool sums);
   AttentionArgs attention_args(const StepInput& step);
-  void attention(Layer& layer, const StepInput& step);
+  // Norm, QKV, RoPE and the write into the pool; then attention and O.
+  void project(Layer& layer, const StepInput& step);
+  void attend(Layer& layer, const StepInput& step);
+  bool keep_logit_rows(const StepInput& step);
   void mlp(Layer& layer, int num_tokens, const Product* next);
   void plan_attention(const StepInput& step);
   template <class Fn>
@@ -105,6 +96,7 @@ class Model {
   Buffer residual_, normed_, qkv_, q_, mixed_, gated_, sums_, logits_, partials_;
   std::vector<int32_t> arrivals_;
   std::vector<AttentionTask> tasks_;
+  WantedRows wanted_;
   ThreadScratch scratch_;
   int num_rows_ = 0, num_tasks_ = 0;
 };
