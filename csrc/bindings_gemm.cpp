@@ -9,11 +9,13 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "buffer.h"
 #include "isa.h"
 #include "pack.h"
+#include "product.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -29,12 +31,9 @@ using Floats2 = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 // A weight packed for the kernels. With `up`, panels alternate between gate and up columns.
 class PackedWeight {
  public:
-  PackedWeight(int format, int ggml_type, int64_t depth, Bytes2 rows, std::optional<Bytes2> up)
-      : format_(static_cast<WeightFormat>(format)),
-        depth_(depth),
-        columns_(static_cast<int64_t>(rows.shape(0))),
-        panels_(num_panels(columns_) * (up ? 2 : 1)) {
-    if (format < 0 || format > 4 || !can_pack(ggml_type, format_)) {
+  PackedWeight(int format, int ggml_type, int64_t depth, Bytes2 rows, std::optional<Bytes2> up) {
+    const auto kind = static_cast<WeightFormat>(format);
+    if (format < 0 || format > 4 || !can_pack(ggml_type, kind)) {
       throw std::invalid_argument("weights of GGUF type " + std::to_string(ggml_type) +
                                   " cannot be packed as format " + std::to_string(format));
     }
@@ -44,36 +43,33 @@ class PackedWeight {
       throw std::invalid_argument("rows of " + std::to_string(row_bytes) + " bytes do not hold " +
                                   std::to_string(depth) + " weights, a multiple of 32");
     }
-    const int64_t bytes = panel_bytes(format_, depth);
-    memory_ = Buffer(static_cast<size_t>(panels_ * bytes));
-    for (int64_t p = 0; p < panels_; ++p) {
-      const uint8_t* from = up && p % 2 == 1 ? up->data() : rows.data();
-      const int64_t first = (up ? p / 2 : p) * kPanelColumns;
-      const uint8_t* sources[kPanelColumns];
-      for (int c = 0; c < kPanelColumns; ++c) {
-        sources[c] = first + c < columns_ ? from + (first + c) * row_bytes : nullptr;
-      }
-      pack_panel(format_, ggml_type, depth, sources, memory_.bytes() + p * bytes);
-    }
+    const auto columns = static_cast<int64_t>(rows.shape(0));
+    std::vector<WeightSource> sources{{rows.data(), row_bytes, nullptr, columns, ggml_type}};
+    if (up) sources.push_back({up->data(), row_bytes, nullptr, columns, ggml_type});
+    product_ = Product(kind, depth, std::move(sources), up.has_value());
+    memory_ = Buffer(product_.num_bytes());
+    product_.place(memory_.bytes());
+    for (int tile = 0; tile < product_.num_pack_tiles(); ++tile) product_.pack_tile(tile);
+    product_.finish();
   }
 
   GemmArgs args() const {
     GemmArgs args{};
     args.weights = memory_.bytes();
-    args.depth = static_cast<int32_t>(depth_);
-    args.columns = static_cast<int32_t>(columns_);
-    args.format = format_;
+    args.depth = static_cast<int32_t>(depth());
+    args.columns = static_cast<int32_t>(columns());
+    args.format = format();
     return args;
   }
-  int64_t panels() const { return panels_; }
-  int64_t depth() const { return depth_; }
-  int64_t columns() const { return columns_; }
-  WeightFormat format() const { return format_; }
-  size_t num_bytes() const { return memory_.size(); }
+  const Product& product() const { return product_; }
+  int64_t panels() const { return product_.panels(); }
+  int64_t depth() const { return product_.depth(); }
+  int64_t columns() const { return product_.columns(); }
+  WeightFormat format() const { return product_.format(); }
+  size_t num_bytes() const { return product_.num_bytes(); }
 
  private:
-  WeightFormat format_;
-  int64_t depth_, columns_, panels_;
+  Product product_;
   Buffer memory_;
 };
 
@@ -132,6 +128,29 @@ void gemm_bf16_input(const std::string& isa, ThreadPool& pool, const PackedWeigh
   run_gemm(isa, pool, weight, args, rows_per_tile, panels_per_tile, repeats);
 }
 
+// The product as a step computes it, `repeats` times, itself being what comes next.
+void multiply_rows(const std::string& isa, ThreadPool& pool, const PackedWeight& weight, Words2 x,
+                   Floats2 out, int repeats) {
+  const Kernels& kernels = find_kernels(isa);
+  const Product& product = weight.product();
+  check(!product.needs_sums() && weight.format() != WeightFormat::kF32,
+        "weights in bf16, Q8_0 or Q4_0 are multiplied so");
+  check(repeats > 0, "it must be computed once at least");
+  check(x.shape(1) == static_cast<size_t>(weight.depth()),
+        "x is not as wide as the weight is deep");
+  check(out.shape(0) == x.shape(0) && out.shape(1) == static_cast<size_t>(weight.columns()),
+        "out must be [rows, columns]");
+  ThreadScratch scratch;
+  const size_t bytes = kernels.gemm_scratch_bytes(static_cast<int>(weight.depth()));
+  for (int i = 0; i < pool.num_threads(); ++i) scratch.of.emplace_back(bytes);
+  const Rows rows{x.data(), weight.depth(), nullptr, 0, static_cast<int>(x.shape(0))};
+  nb::gil_scoped_release release;
+  for (int i = 0; i < repeats; ++i) {
+    multiply(kernels, pool, scratch, product, rows, Epilogue::kStoreF32, nullptr, out.data(),
+             weight.columns(), &product);
+  }
+}
+
 void gemm_f32_input(const std::string& isa, ThreadPool& pool, const PackedWeight& weight,
                     Floats2In x, Floats2 out, int rows_per_tile, int panels_per_tile) {
   GemmArgs args = weight.args();
@@ -185,6 +204,8 @@ void bind_gemm(nb::module_& m) {
   m.def("gemm", &gemm_bf16_input, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"), nb::arg("x"),
         nb::arg("x_sums").none(), nb::arg("out"), nb::arg("add") = false,
         nb::arg("rows_per_tile") = 96, nb::arg("panels_per_tile") = 2, nb::arg("repeats") = 1);
+  m.def("multiply", &multiply_rows, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"),
+        nb::arg("x"), nb::arg("out"), nb::arg("repeats") = 1);
   m.def("gemm_f32", &gemm_f32_input, nb::arg("isa"), nb::arg("pool"), nb::arg("weight"),
         nb::arg("x"), nb::arg("out"), nb::arg("rows_per_tile") = 96,
         nb::arg("panels_per_tile") = 2);

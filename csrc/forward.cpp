@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "model.h"
 
@@ -158,7 +159,7 @@ void Model::plan_attention(const StepInput& step) {
   grow(partials_, static_cast<size_t>(plan.num_partials) * 4);
 }
 
-void Model::attention(Layer& layer, const StepInput& step) {
+void Model::project(Layer& layer, const StepInput& step) {
   const ModelShape& s = shape_;
   const int q_size = s.num_heads * s.head_dim, qkv_size = q_size + 2 * s.num_kv_heads * s.head_dim;
   const bool sums = std::any_of(layer.qkv.begin(), layer.qkv.end(),
@@ -172,7 +173,10 @@ void Model::attention(Layer& layer, const StepInput& step) {
     column += part.columns();
   }
   write_qkv(layer, step);
+}
 
+void Model::attend(Layer& layer, const StepInput& step) {
+  const int q_size = shape_.num_heads * shape_.head_dim;
   AttentionArgs args = attention_args(step);
   args.window = layer.window;
   args.keys = layer.keys;
@@ -228,19 +232,40 @@ void Model::mlp(Layer& layer, int num_tokens, const Product* next) {
   add_branch(layer.down, gated, layer.mlp_post_norm, next);
 }
 
+// After the last layer's keys and values are written, only rows that want logits are needed.
+bool Model::keep_logit_rows(const StepInput& step) {
+  if (!wanted_.select(step)) return false;
+  const StepInput& kept = wanted_.step();
+  const int64_t hidden_bytes = int64_t{shape_.hidden} * 4;
+  const int64_t q_bytes = int64_t{shape_.num_heads} * shape_.head_dim * (kv_f32_ ? 4 : 2);
+  // rows ascend, so none is overwritten before it has moved
+  for (int row = 0; row < kept.num_tokens; ++row) {
+    const int64_t from = step.logit_rows[row];
+    std::memmove(residual_.bytes() + row * hidden_bytes, residual_.bytes() + from * hidden_bytes,
+                 hidden_bytes);
+    std::memmove(q_.bytes() + row * q_bytes, q_.bytes() + from * q_bytes, q_bytes);
+  }
+  plan_attention(kept);
+  return true;
+}
+
 void Model::forward(const StepInput& step) {
   reserve(step);
   plan_attention(step);
   embed(step);
+  num_rows_ = step.num_rows;
+  const StepInput* rest = &step;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool last = i + 1 == layers_.size();
-    attention(layers_[i], step);
-    mlp(layers_[i], step.num_tokens, last ? &head_ : &layers_[i + 1].qkv[0]);
+    project(layers_[i], step);
+    if (last && step.num_rows == 0) return;
+    if (last && keep_logit_rows(step)) rest = &wanted_.step();
+    attend(layers_[i], *rest);
+    mlp(layers_[i], rest->num_tokens, last ? &head_ : &layers_[i + 1].qkv[0]);
   }
-  num_rows_ = step.num_rows;
   if (step.num_rows == 0) return;
   const Rows rows =
-      norm(residual_.as<float>(), final_norm_, step.num_rows, head_.needs_sums(), step.logit_rows);
+      norm(residual_.as<float>(), final_norm_, step.num_rows, head_.needs_sums(), rest->logit_rows);
   multiply(kernels_, pool_, scratch_, head_, rows, Epilogue::kStoreF32, nullptr, logits_.bytes(),
            shape_.vocab, layers_.empty() ? nullptr : &layers_[0].qkv[0]);
   if (shape_.logit_scale == 1.0f && shape_.logit_cap == 0.0f) return;

@@ -61,9 +61,13 @@ void store_plain(const GemmArgs& args, const TileSums& sums, int row, int rows, 
   }
 }
 
+// Outputs of fewer rows lie in the nearest cache anyway.
+constexpr int kMinRowsToFetch = 48;
+
 }  // namespace
 
 void fetch_tile(const GemmArgs& args, int row, int rows, int panel, int num_panels) {
+  if (args.rows < kMinRowsToFetch) return;
   const bool gated = args.epilogue == Epilogue::kSiluMul;
   const int width = gated && args.format != WeightFormat::kF32 ? 2 : 4;
   const int64_t first = (gated ? panel / 2 : panel) * int64_t{kPanelColumns};

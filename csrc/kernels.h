@@ -67,7 +67,7 @@ struct AttentionArgs {
   const int32_t* span_offsets;   // [spans + 1]
   const int32_t* context_lens;   // [spans]
   const int32_t* block_tables;   // blocks of 64 slots
-  const int32_t* block_offsets;  // [spans + 1]
+  const int32_t* block_offsets;  // [spans]: where a span's blocks begin
   int32_t num_spans, num_heads, num_kv_heads, head_dim;
   float scale;  // multiplied onto the scores
   bool kv_f32, out_f32;

@@ -9,6 +9,7 @@
 #include "buffer.h"
 #include "kernels.h"
 #include "product.h"
+#include "step.h"
 #include "threads.h"
 
 namespace evenflow {
@@ -37,19 +38,6 @@ struct Layer {
 struct RopeTable {
   std::vector<float> cos, sin;
   int32_t rotary_dim;
-};
-
-// One step, checked; arrays as in evenflow/runner/batch.py, blocks of 64 slots.
-struct StepInput {
-  const int32_t* token_ids;
-  const int32_t* positions;
-  const int64_t* slots;
-  const int32_t* span_offsets;
-  const int32_t* context_lens;
-  const int32_t* block_tables;
-  const int32_t* block_offsets;
-  const int32_t* logit_rows;
-  int32_t num_tokens, num_spans, num_rows;
 };
 
 class Model {
@@ -102,7 +90,10 @@ class Model {
   void write_qkv(Layer& layer, const StepInput& step);
   Rows rows_of(Buffer& values, int width, int count, bool sums);
   AttentionArgs attention_args(const StepInput& step);
-  void attention(Layer& layer, const StepInput& step);
+  // Norm, QKV, RoPE and the write into the pool; then attention and O.
+  void project(Layer& layer, const StepInput& step);
+  void attend(Layer& layer, const StepInput& step);
+  bool keep_logit_rows(const StepInput& step);
   void mlp(Layer& layer, int num_tokens, const Product* next);
   void plan_attention(const StepInput& step);
   template <class Fn>
@@ -126,6 +117,7 @@ class Model {
   Buffer residual_, branch_, normed_, qkv_, q_, mixed_, gated_, sums_, logits_, partials_;
   std::vector<int32_t> arrivals_;
   std::vector<AttentionTask> tasks_;
+  WantedRows wanted_;
   ThreadScratch scratch_;
   int num_rows_ = 0, num_tasks_ = 0;
 };

@@ -46,6 +46,14 @@ def gemm(
     panels_per_tile: int = ...,
     repeats: int = ...,
 ) -> None: ...
+def multiply(
+    isa: str,
+    pool: ThreadPool,
+    weight: PackedWeight,
+    x: _Words,
+    out: _F32,
+    repeats: int = ...,
+) -> None: ...
 def gemm_f32(
     isa: str,
     pool: ThreadPool,

@@ -181,3 +181,17 @@ def test_every_integer_of_a_format_is_exact(isa, kind, rows):
     weight = Weight(packed, np.empty((len(data), depth)), kind)
     out = product(isa, _native.ThreadPool(1), weight, to_bf16(np.ones((rows, depth))))
     assert (out == depth * expected.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("kind", [BF16, Q8_0, Q4_0])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_step_s_way_of_cutting_gives_the_same_bits(isa, kind, threads):
+    """Threads own columns at few rows and rows at many; the last panel may be half empty."""
+    weight = make_weight(9, 209, 96, kind)
+    x = to_bf16(np.random.default_rng(10).standard_normal((450, 96)))
+    whole = product(isa, _native.ThreadPool(1), weight, x)
+    pool = _native.ThreadPool(threads)
+    for rows in (1, 7, 31, 32, 63, 64, 65, 96, 97, 193, 450):
+        out = np.full((rows, 209), np.nan, np.float32)
+        _native.multiply(isa, pool, weight.packed, x[:rows], out)
+        assert np.array_equal(bits(out), bits(whole[:rows])), rows

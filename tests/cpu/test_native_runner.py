@@ -238,3 +238,28 @@ def test_generation_continues_its_own_sequence():
     assert grown.num_tokens == 81
     again = one_pass(runner, grown.token_ids, first_block=30)
     assert grown.token_ids[61:] == again[60:80].argmax(axis=1).tolist()
+
+
+@ALL_ISAS
+@ALL_FORMATS
+def test_rows_that_are_left_out_change_nothing(isa, format_name):
+    """The last layer computes only the rows whose logits are wanted, whichever those are."""
+    runner = native_runner(format_name, isa=isa)
+    first, second = request(prompt(6, 90), 0, "a"), request(prompt(7, 70), 10, "b")
+
+    def logits(of_first: int, of_second: int) -> np.ndarray:
+        plan = plan_of((first, 0, 90, of_first), (second, 0, 70, of_second))
+        assert len(runner.submit(plan).result().tokens) == 2
+        return runner.last_logits
+
+    every = logits(90, 70)
+    for counts in [(0, 1), (1, 0), (1, 1), (1, 70), (90, 1), (33, 12), (89, 70)]:
+        wanted = np.concatenate([every[90 - counts[0] : 90], every[160 - counts[1] :]])
+        assert np.array_equal(bits(logits(*counts)), bits(wanted)), counts
+    assert logits(0, 0).shape == (0, every.shape[1])
+    # and what came to lie in the pool is complete
+    for r, length in ((first, 90), (second, 70)):
+        r.token_ids.append(5)
+        assert runner.submit(plan_of((r, length, 1, 1))).result().tokens
+        decoded = runner.last_logits
+        assert np.array_equal(bits(decoded), bits(one_pass(runner, r.token_ids, 30)[-1:]))

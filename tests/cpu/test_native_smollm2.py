@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pydoc_data.topics import topics
 
 import numpy as np
@@ -12,6 +9,7 @@ import pytest
 
 pytest.importorskip("evenflow._native", reason="built without a compiler")
 
+from evenflow.bench.kernels.load import resident_bytes_beside_weights
 from evenflow.model.load import load_model
 from evenflow.runner.native import NativeRunner
 from evenflow.runner.reference import ReferenceRunner
@@ -82,28 +80,9 @@ def test_a_prompt_in_chunks_and_company_gives_the_same_bits(model, text_ids):
         mate.token_ids.append(3)
 
 
-def test_ready_within_a_second_of_processor_time_per_core(model):
-    # processor time, not wall time: other work on the machine does not count
-    begin = time.process_time()
-    NativeRunner(model, num_blocks=130, num_threads=2).close()
-    assert time.process_time() - begin <= 2.0
-
-
-MEASURE_MEMORY = """
-from evenflow.model.load import load_model
-from evenflow.runner.native import NativeRunner
-runner = NativeRunner(load_model("smollm2"), num_blocks=130, weights="{weights}")
-rss = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
-print(int(rss[0].split()[1]) * 1024 - runner.weight_bytes)
-"""
-
-
 @pytest.mark.parametrize("weights", ["bf16", "auto"])
 def test_resident_memory_is_the_packed_weights_and_little_more(weights):
-    # a process of its own: the pool's pages are untouched, so they do not count yet
-    code = MEASURE_MEMORY.format(weights=weights)
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert int(done.stdout) <= 100 << 20
+    assert resident_bytes_beside_weights("smollm2", weights) <= 100 << 20
 
 
 @pytest.mark.slow

@@ -45,6 +45,8 @@ def bench(
     """Measure streams: records first, figures with intervals, a client that checks itself.
 
     Works on any OpenAI-compatible server (--base-url), or on a model in this process.
+
+    `evenflow bench kernels` times the native kernels instead; see its own --help.
     """
     if limits and "goodput" not in results:
         raise ConfigError(f"unexpected argument {limits[0]!r}", hint="see `evenflow bench --help`")

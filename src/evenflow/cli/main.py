@@ -28,6 +28,7 @@ from evenflow.cli import (
     serve,
     sweep,
 )
+from evenflow.cli.bench_kernels import BenchCommand
 from evenflow.errors import EvenflowError
 from evenflow.version import __version__
 
@@ -67,7 +68,7 @@ app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("pull")(pull.pull)
 app.command("doctor")(doctor.doctor)
-app.command("bench")(bench.bench)
+app.command("bench", cls=BenchCommand)(bench.bench)
 app.command("sweep")(sweep.sweep)
 app.command("compare")(compare.compare)
 app.command("blame")(blame.blame)

@@ -1,4 +1,4 @@
-"""Times attention and sampling by themselves, for the table of `evenflow.bench.kernels`.
+"""Times attention and sampling by themselves, for the table of `evenflow bench kernels`.
 
 In: an instruction set, a pool of threads, shapes. Out: seconds, and the operations or bytes that
 they stand for. Keys, values and logits are random: what they hold does not change the time, except

@@ -1,0 +1,1 @@
+"""`evenflow bench kernels`: what the native runner reaches of what the machine allows."""
