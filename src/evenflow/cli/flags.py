@@ -60,6 +60,7 @@ ENGINE = {
 }
 
 SAMPLING = {
+    "n": Flag(int, "Answers to draw."),
     "max_tokens": Flag(int, "Tokens to generate at most."),
     "min_tokens": Flag(int, "Tokens to generate before it may end."),
     "temperature": Flag(float, "0 is greedy; the default is 1."),
@@ -68,6 +69,11 @@ SAMPLING = {
     "min_p": Flag(float, "Drop tokens below this share of the likeliest one."),
     "seed": Flag(int, "The same seed draws the same tokens."),
     "stop": Flag(list[str], "A string that ends the text; may be repeated."),
+    "repetition_penalty": Flag(float, "Divides logits of tokens seen so far; 1 is none."),
+    "presence_penalty": Flag(float, "Taken off the logits of tokens in the answer."),
+    "frequency_penalty": Flag(float, "Taken off once for each time a token is there."),
+    "bad_words": Flag(list[str], "A text that may not be generated.", "--bad-word"),
+    "logprobs": Flag(int, "Log probabilities of this many likeliest tokens; with --json."),
     "ignore_eos": Flag(bool, "Go on after the model's end of sequence.", "--ignore-eos"),
 }
 

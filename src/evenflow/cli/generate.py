@@ -6,10 +6,11 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from evenflow.cli.answers import answer_json, event_json, print_json, print_texts
 from evenflow.cli.config_table import config_lines
 from evenflow.cli.flags import Group, with_flags
 from evenflow.errors import InvalidRequestError
@@ -17,7 +18,7 @@ from evenflow.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from evenflow import LLM, SamplingParams, StreamEvent
+    from evenflow import LLM, SamplingParams, StreamEvent, StructuredOutputs
     from evenflow.config import EngineConfig
 
 DEFAULT_MAX_TOKENS = 256  # the API's 16, as in vLLM, would end most answers mid-sentence
@@ -49,9 +50,15 @@ def generate(
         ),
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Use the model's chat template.")] = False,
+    regex: Annotated[
+        str | None, typer.Option(help="The answer matches this regular expression.")
+    ] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="The answer is JSON of the schema in this file.")
+    ] = None,
     stream: Annotated[
         bool | None,
-        typer.Option("--stream/--no-stream", help="Print as it comes; on unless --json."),
+        typer.Option("--stream/--no-stream", help="Print as it comes; on unless --json or --n."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object; with --stream a line per event.")
@@ -65,8 +72,26 @@ def generate(
 ) -> None:
     """Continue a prompt, or answer it with --chat; 256 tokens at most unless told otherwise."""
     text = _read_prompt(prompt, file, may_lack=show_config)
-    wanted = Wanted(chat, json, not json if stream is None else stream, show_config, trace)
-    _run(model, engine, {"max_tokens": DEFAULT_MAX_TOKENS, **sampling}, text, wanted)
+    many = sampling.get("n", 1) > 1
+    if "logprobs" in sampling and not json:
+        raise InvalidRequestError("--logprobs is given, but not --json", hint="add --json")
+    if stream and many and not json:
+        raise InvalidRequestError(
+            "--stream would mix the answers of --n", hint="add --json, or leave --stream out"
+        )
+    asked = Wanted(chat, json, not (json or many) if stream is None else stream, show_config, trace)
+    form = _form(regex, json_schema)
+    _run(model, engine, {"max_tokens": DEFAULT_MAX_TOKENS, **sampling, **form}, text, asked)
+
+
+def _form(regex: str | None, json_schema: Path | None) -> dict[str, StructuredOutputs]:
+    """The form that the answer must have, as a sampling parameter."""
+    from evenflow import StructuredOutputs  # noqa: PLC0415 - as in _run
+
+    schema = None if json_schema is None else _read_text(json_schema)
+    if regex is None and schema is None:
+        return {}
+    return {"structured_outputs": StructuredOutputs(regex=regex, json=schema)}
 
 
 def _read_prompt(prompt: str | None, file: Path | None, *, may_lack: bool) -> str | None:
@@ -77,14 +102,19 @@ def _read_prompt(prompt: str | None, file: Path | None, *, may_lack: bool) -> st
         )
     if prompt is not None:
         return prompt
+    if file is None and may_lack:
+        return None
+    return _read_text(file).removesuffix("\n")
+
+
+def _read_text(file: Path | None) -> str:
+    """A file's text; without one, that of stdin."""
     try:
         if file is not None:
-            return file.read_text(encoding="utf-8").removesuffix("\n")
-        if may_lack:
-            return None
+            return file.read_text(encoding="utf-8")
         if sys.stdin.isatty():
             print("reading the prompt from the terminal; end it with Ctrl-D", file=sys.stderr)
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        return sys.stdin.buffer.read().decode("utf-8")
     except OSError as e:
         raise InvalidRequestError(
             f"cannot read {file}: {e.strerror}", hint="give the path of a text file"
@@ -123,7 +153,7 @@ def _show_config(config: EngineConfig, *, json: bool, alone: bool) -> None:
     rows = config.describe()
     out = sys.stdout if alone else sys.stderr
     if json and alone:
-        _print_json(
+        print_json(
             {
                 row.name: {
                     "value": getattr(config, row.name),
@@ -144,26 +174,21 @@ def _answer(llm: LLM, text: str, params: SamplingParams, wanted: Wanted) -> None
     if wanted.stream:
         chosen = llm.stream_chat(question, params) if wanted.chat else llm.stream(text, params)
         with chosen as events:
-            _stream(events, started, json=wanted.json)
+            _stream(events, started, json=wanted.json, many=params.n > 1)
         return
     (done,) = llm.chat(question, params) if wanted.chat else llm.generate(text, params)
-    if done.error is not None:
-        raise done.error
+    for output in done.outputs:
+        if output.error is not None:
+            raise output.error
     if wanted.json:
-        _print_json(
-            {
-                "text": done.text,
-                "finish_reason": done.finish_reason,
-                "token_ids": list(done.token_ids),
-                "prompt_token_ids": list(done.prompt_token_ids),
-            }
-        )
+        print_json(answer_json(done))
     else:
-        print(done.text)
-    _say_speed(len(done.token_ids), None, started, str(done.finish_reason))
+        print_texts(done)
+    num_tokens = sum(len(output.token_ids) for output in done.outputs)
+    _say_speed(num_tokens, None, started, str(done.finish_reason))
 
 
-def _stream(events: Iterator[StreamEvent], started: float, *, json: bool) -> None:
+def _stream(events: Iterator[StreamEvent], started: float, *, json: bool, many: bool) -> None:
     num_tokens = 0
     first_s: float | None = None
     reason = ""
@@ -175,13 +200,7 @@ def _stream(events: Iterator[StreamEvent], started: float, *, json: bool) -> Non
             first_s = first_s or time.perf_counter() - started
         reason = event.finish_reason or reason
         if json:
-            _print_json(
-                {
-                    "token_id": event.token_id if event.token_id >= 0 else None,
-                    "text": event.text,
-                    "finish_reason": event.finish_reason,
-                }
-            )
+            print_json(event_json(event, with_index=many))
         else:
             print(event.text, end="", flush=True)
     if not json:
@@ -196,10 +215,3 @@ def _say_speed(num_tokens: int, first_s: float | None, started: float, reason: s
     took_s = time.perf_counter() - started
     first = "" if first_s is None else f", the first after {first_s:.2f} s"
     print(f"[{num_tokens} tokens in {took_s:.1f} s{first}; end: {reason}]", file=sys.stderr)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    import orjson  # noqa: PLC0415 - keeps --version and --help quick
-
-    sys.stdout.write(orjson.dumps(value).decode() + "\n")
-    sys.stdout.flush()
