@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evenflow.text.json_scan import JsonScanner, Mark
-from evenflow.text.tool_calls import STYLES, Piece, ToolCallParser
+from evenflow.text.tool_calls import STYLES, Piece, ToolCallParser, style_of
 
 NAMES = ("f", "get_weather")
 STYLE = st.sampled_from([*STYLES, "list"])
@@ -243,3 +243,22 @@ def test_arguments_come_as_they_are_written():
         for part in ('<tool_call>{"name": "f", ', '"arguments": {"a"', ": 1}", "}")
     ]
     assert seen == [[], [("call", "f"), ("arguments", '{"a"')], [("arguments", ": 1}")], []]
+
+
+@pytest.mark.parametrize(
+    ("template", "style"),
+    [
+        ("within <tool_call></tool_call> XML tags:\n<tool_call>", "hermes"),
+        ("{{- '[TOOL_CALLS] [' }}", "mistral"),
+        ("""{{- "<|python_tag|>" + tool_call.name + ".call(" }}""", "llama3_json"),
+        (
+            'Respond in the format {"name": function name, "parameters": dictionary of',
+            "llama3_json",
+        ),
+        ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>", None),
+        ("<tool_call>\n<function=example_function_name>", None),
+        ("{% for tool in tools %}{{ tool | tojson }}{% endfor %}", None),
+    ],
+)
+def test_the_style_is_seen_in_the_template(template, style):
+    assert style_of(template) == style

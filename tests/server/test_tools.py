@@ -7,7 +7,7 @@ import json
 import openai
 import pytest
 
-from helpers.servers import serving
+from helpers.servers import post, read_all, serving
 from helpers.tiny_server import PLAIN, TEMPLATES, telling, tiny
 
 MESSAGES = [{"role": "user", "content": "weather in Oslo?"}]
@@ -201,6 +201,20 @@ def test_a_conversation_with_calls_and_results_reaches_the_template():
     assert "tool: 12 degrees" in text
 
 
+def test_tokenize_counts_the_tools_too():
+    with serving(telling("x", TEMPLATES["hermes"])) as served, client_of(served) as client:
+        asked = client.chat.completions.create(**ASK).usage.prompt_tokens
+        body = {"messages": MESSAGES, "tools": ASK["tools"]}
+        assert tokenized(served.port, body)["count"] == asked
+        error = tokenized(served.port, {"prompt": "x", "tools": ASK["tools"]})["error"]
+        assert "tools is given" in error["message"]
+
+
+def tokenized(port, body) -> dict:
+    answer = read_all(post(port, "/tokenize", body, headers={"connection": "close"}))
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
 def refused(client, **fields) -> dict:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**(ASK | fields))
@@ -215,6 +229,9 @@ def test_what_tools_cannot_be_combined_with():
         other = {"type": "function", "function": {"name": "other"}}
         assert refused(client, tool_choice=other)["param"] == "tool_choice"
         broken = {"type": "function", "function": {"name": "f", "parameters": {"type": "no"}}}
+        assert refused(client, extra_body={"structured_outputs": {}})["param"] == (
+            "structured_outputs"
+        )
         error = refused(client, tools=[broken], tool_choice="required")
         assert error["param"] == "tools"
         assert error["message"].startswith("tools")
@@ -227,7 +244,7 @@ def test_what_tools_cannot_be_combined_with():
 def test_a_template_without_tools_or_of_an_unknown_style():
     with serving(telling("x", PLAIN)) as served, client_of(served) as client:
         assert refused(client)["param"] == "tools"
-        assert "takes no tools" in refused(client)["message"]
+        assert "template takes none" in refused(client)["message"]
     with serving(telling(TEXTS["hermes"], TEMPLATES["none"])) as served, client_of(served) as c:
         assert "--tool-call-parser" in refused(c)["message"]
     model = telling(TEXTS["hermes"], TEMPLATES["none"])

@@ -88,9 +88,7 @@ class Completions:
         setting = self._state.settings.tool_call_parser
         tools = plan_tools(body, model.tokenizer.chat_template or "", setting)
         params = body.sampling(None, **({} if tools is None else tools.sampling()))
-        options = template_options(body)
-        if tools is not None:
-            options["tools"] = [tool.as_template_reads_it() for tool in body.tools or ()]
+        options = template_options(body, (body.tools or ()) if tools is not None else ())
         prompts = await self._reader.run(
             num_characters(body.messages) + num_characters(options),
             lambda: encode_chat(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from evenflow.server.protocol import ChatRequest, TokenizeRequest
     from evenflow.server.sampling_body import SamplingBody
+    from evenflow.server.shapes import Tool
     from evenflow.server.state import Model
     from evenflow.text.tokenizer import Tokenizer
 
@@ -127,8 +128,8 @@ def encode_chat(
     return [Prompt(model.tokenizer.encode_chat(rendered), "")]
 
 
-def template_options(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
-    """What a chat passes to the model's template.
+def template_options(body: ChatRequest | TokenizeRequest, tools: Sequence[Tool]) -> dict[str, Any]:
+    """What a chat passes to the model's template; the tools only where there are any.
 
     Raises:
         FieldError: a variable that has a field of its own.
@@ -143,6 +144,8 @@ def template_options(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
             )
     if body.add_generation_prompt is not None:
         options["add_generation_prompt"] = body.add_generation_prompt
+    if tools:
+        options["tools"] = [tool.as_template_reads_it() for tool in tools]
     return options
 
 

@@ -194,6 +194,9 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = Field(
+        default=None, description="Tools of the conversation, as in /v1/chat/completions."
+    )
     return_token_strs: bool | None = Field(
         default=None, description="Answer with the text of each token too."
     )

@@ -213,7 +213,7 @@ class SamplingBody(Body):
         """The form that the answer must have.
 
         Raises:
-            InvalidRequestError: the fields that state it are wrong, or say two different things.
+            FieldError: the fields that state it are wrong, or say two different things.
         """
         plain = None if self.response_format is None else self.response_format.form()
         if self.structured_outputs is None:
@@ -224,7 +224,10 @@ class SamplingBody(Body):
                 hint="give one of them",
                 param="structured_outputs",
             )
-        return self.structured_outputs.form()
+        try:
+            return self.structured_outputs.form()
+        except InvalidRequestError as error:
+            name_field(error, ("structured_outputs",))
 
     def check(self) -> None:
         """What no single field can tell.

@@ -73,7 +73,7 @@ def _encode(model: Model, body: TokenizeRequest) -> list[int]:
             "prompt and messages are both given, or neither is", hint="give one of the two"
         )
     if body.prompt is not None:
-        for name in ("add_generation_prompt", "chat_template_kwargs"):
+        for name in ("add_generation_prompt", "chat_template_kwargs", "tools"):
             if getattr(body, name) is not None:
                 raise InvalidRequestError(
                     f"{name} is given, but it has no effect on a prompt",
@@ -81,7 +81,7 @@ def _encode(model: Model, body: TokenizeRequest) -> list[int]:
                 )
         special = body.add_special_tokens is not False
         return model.tokenizer.encode(body.prompt, add_special_tokens=special)
-    options = template_options(body)
+    options = template_options(body, body.tools or ())
     special = bool(body.add_special_tokens)
     ((ids, _),) = encode_chat(model, body.messages or [], options, add_special=special)
     return ids

@@ -108,7 +108,7 @@ def plan_tools(body: ChatRequest, template: str, setting: str) -> ToolPlan | Non
         return None
     if not re.search(r"\btools\b", template):
         raise UnsupportedFieldError(
-            f"{len(tools)} tools are given, but this model's chat template takes no tools",
+            "tools are given, but this model's chat template takes none",
             hint="leave them out, or use a model that was trained to call tools",
             param="tools",
         )

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 Style = Literal["hermes", "llama3_json", "mistral", "list"]
 STYLES = ("hermes", "llama3_json", "mistral")
 
+_MARKS: dict[Style, tuple[str, ...]] = {
+    "hermes": ("<tool_call>",),
+    "mistral": ("[TOOL_CALLS]",),
+    "llama3_json": ("<|python_tag|>", '{"name": function name, "parameters": '),
+}
+_OTHERS = ("<arg_key>", "<function=")  # GLM's and Qwen3-Coder's, in the same tag as Hermes'
 _SPACE = " \t\n\r"
 _END = ""  # what a machine is sent when the text is over
 
@@ -37,12 +43,11 @@ class Piece(NamedTuple):
 
 def style_of(template: str) -> Style | None:
     """The style that a chat template shows its model; None where it shows none of these."""
-    if "<tool_call>" in template:
-        return "hermes"
-    if "[TOOL_CALLS]" in template:
-        return "mistral"
-    if "<|python_tag|>" in template or ('"parameters"' in template and "tools" in template):
-        return "llama3_json"
+    if any(mark in template for mark in _OTHERS):
+        return None
+    for style, marks in _MARKS.items():
+        if any(mark in template for mark in marks):
+            return style
     return None
 
 
