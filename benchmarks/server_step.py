@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from evenflow.server.bridge import Bridge
 from evenflow.server.call import StreamingCall
 from evenflow.server.metrics import Metrics
+from evenflow.server.prompts import Prompt
 from evenflow.server.replies import Head
 from evenflow.server.steps import StepFeed
 from evenflow.trace import ChunkRecord, StepRecord
@@ -78,7 +79,7 @@ def main() -> None:
         call = StreamingCall(
             bridge,
             Head("chat", name, 1, "smollm2"),
-            [(32, "")],
+            [Prompt([1] * 32, "")],
             interval=1,
             with_usage=False,
             running_usage=False,

@@ -92,7 +92,10 @@ def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> list[str]:
 
 def _many(kind: str) -> str:
     """The plural of a kind."""
-    return kind.replace("list of", "lists of") if kind.startswith("list") else f"{kind}s"
+    for one, many in (("list of", "lists of"), ("object of", "objects of")):
+        if kind.startswith(one):
+            return kind.replace(one, many, 1)
+    return f"{kind}s"
 
 
 def _kind(field: dict[str, Any], schemas: dict[str, Any]) -> str:

@@ -43,6 +43,9 @@ class SpeakingTokenizer(LetterTokenizer):
     def encode_chat(self, rendered) -> list[int]:
         return self.encode(rendered, add_special_tokens=False)
 
+    def prepare_grammars(self) -> None:
+        pass
+
     def decode(self, ids, *, skip_special_tokens=True) -> str:
         return b"".join(self.pieces[i] for i in ids).decode()
 
@@ -66,7 +69,7 @@ class PacedRunner(SpellingRunner):
 class LetterModel:
     """What `LLM` is to the server."""
 
-    def __init__(self, runner=None, **options) -> None:
+    def __init__(self, runner=None, tokenizer=None, **options) -> None:
         values = {"num_kv_blocks": 4096, "block_size": 4, "max_model_len": 4096} | options
         self.config = EngineConfig.resolve(
             {"model": "letters", **values},
@@ -74,7 +77,7 @@ class LetterModel:
             kv_bytes_per_token=4,
             free_memory_bytes=2**30,
         )
-        self.tokenizer = SpeakingTokenizer()
+        self.tokenizer = tokenizer or SpeakingTokenizer()
         self._template = ChatTemplate.from_tokenizer(self.tokenizer, now=datetime.now)
         self.runner = runner or SpellingRunner()
         self.scheduler = Scheduler(scheduler_options(self.config))

@@ -7,6 +7,7 @@ import asyncio
 import openai
 import pytest
 
+FUNCTION = {"type": "function", "function": {"name": "f"}}
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -122,12 +123,43 @@ def test_many_at_once_from_an_event_loop(served):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"n": 0}, "n"),
+        ({"n": 2, "temperature": 0}, "n"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"extra_body": {"prompt_logprobs": 21}}, "prompt_logprobs"),
+        ({"extra_body": {"prompt_logprobs": 1}, "stream": True}, "prompt_logprobs"),
+        ({"extra_body": {"best_of": 2}}, "best_of"),
+        ({"tools": [FUNCTION]}, "tools"),
+        ({"tools": [FUNCTION, {"type": "function", "function": {}}]}, "tools.1.function.name"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        (
+            {
+                "response_format": {"type": "json_object"},
+                "extra_body": {"structured_outputs": {"regex": "a"}},
+            },
+            "structured_outputs",
+        ),
+        ({"extra_body": {"structured_outputs": {}}}, "structured_outputs"),
+        (
+            {"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}},
+            "structured_outputs",
+        ),
+        ({"extra_body": {"structured_outputs": {"xml": 1}}}, "structured_outputs.xml"),
+        ({"extra_body": {"guided_json": {}}}, "guided_json"),
+        ({"extra_body": {"bad_words": [" "]}}, "bad_words"),
+        ({"extra_body": {"repetition_penalty": 0}}, "repetition_penalty"),
+        ({"extra_body": {"chat_template_kwargs": {"tools": []}}}, "chat_template_kwargs"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"logit_bias": {"1": 500}}, "logit_bias.1"),
+        ({"logit_bias": {"1000": 5}}, "logit_bias"),
+        ({"logit_bias": {"x": 5}}, "logit_bias.x"),
         ({"temperature": -1}, "temperature"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
         ({"extra_body": {"stop": [1]}}, "stop.0"),

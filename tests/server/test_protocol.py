@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 
 from evenflow.errors import InvalidRequestError
 from evenflow.sampling import SamplingParams
-from evenflow.server.protocol import (
-    ChatRequest,
-    CompletionRequest,
-    FieldError,
-    UnsupportedFieldError,
-    parse,
-)
-from evenflow.server.replies import Head, Messages, usage, whole
+from evenflow.server.protocol import ChatRequest, CompletionRequest
+from evenflow.server.reading import FieldError, UnsupportedFieldError, parse
+from evenflow.server.replies import Head, Messages, message, plain_choice, usage, whole
+from evenflow.structured import StructuredOutputs
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -88,6 +84,46 @@ def test_no_bytes_do_harm(body):
                 "priority": -3,
             },
         ),
+        (
+            {
+                "n": 3,
+                "best_of": 3,
+                "presence_penalty": 1,
+                "frequency_penalty": -0.5,
+                "repetition_penalty": 1.2,
+                "logit_bias": {"7": -100, "8": 2.5},
+                "bad_words": ["x y"],
+                "logprobs": 2,
+                "prompt_logprobs": 1,
+                "structured_outputs": {"choice": ["a", "b"]},
+            },
+            {
+                "max_tokens": 16,
+                "n": 3,
+                "presence_penalty": 1.0,
+                "frequency_penalty": -0.5,
+                "repetition_penalty": 1.2,
+                "logit_bias": {7: -100.0, 8: 2.5},
+                "bad_words": ("x y",),
+                "logprobs": 2,
+                "prompt_logprobs": 1,
+                "structured_outputs": StructuredOutputs(choice=("a", "b")),
+            },
+        ),
+        ({"echo": True, "logprobs": 2}, {"max_tokens": 16, "logprobs": 2, "prompt_logprobs": 2}),
+        (
+            {"echo": True, "logprobs": 2, "prompt_logprobs": 4},
+            {"max_tokens": 16, "logprobs": 2, "prompt_logprobs": 4},
+        ),
+        ({"response_format": {"type": "text"}}, {"max_tokens": 16}),
+        (
+            {"response_format": {"type": "json_object"}},
+            {"max_tokens": 16, "structured_outputs": StructuredOutputs(json_object=True)},
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": 1}}}},
+            {"max_tokens": 16, "structured_outputs": StructuredOutputs(json={"a": 1})},
+        ),
     ],
 )
 def test_every_sampling_field_reaches_the_engine(fields, expected):
@@ -97,8 +133,15 @@ def test_every_sampling_field_reaches_the_engine(fields, expected):
 
 @pytest.mark.parametrize("value", [True, "1", 1.5, [1], 2])
 def test_a_neutral_value_is_exactly_that(value):
-    with pytest.raises(UnsupportedFieldError, match="n is"):
-        parse(CompletionRequest, json.dumps({"prompt": "x", "n": value}).encode())
+    with pytest.raises(UnsupportedFieldError, match="length_penalty is"):
+        parse(CompletionRequest, json.dumps({"prompt": "x", "length_penalty": value}).encode())
+
+
+@pytest.mark.parametrize("name", ["json", "regex", "choice", "grammar"])
+def test_the_older_spelling_of_a_form_is_told_the_newer_one(name):
+    with pytest.raises(UnsupportedFieldError, match=f"guided_{name} is") as caught:
+        parse(CompletionRequest, json.dumps({"prompt": "x", f"guided_{name}": "a"}).encode())
+    assert f'structured_outputs, an object with "{name}"' in caught.value.hint
 
 
 def chat(**fields) -> ChatRequest:
@@ -146,10 +189,14 @@ def test_messages_built_by_hand_are_what_a_library_would_write(texts, with_usage
         if with_usage:
             expected["usage"] = counts
         assert orjson.loads(raw[6:]) == expected
+        again = message(head, choice, counts, with_usage=with_usage)
+        assert orjson.loads(again[6:]) == expected
 
 
 def test_a_whole_answer():
-    answer = orjson.loads(whole(CHAT, ["a", "b"], ["stop", "length"], usage(4, 5)))
+    made = [plain_choice(CHAT, 0, "a", "stop"), plain_choice(CHAT, 1, "b", "length")]
+    answer = orjson.loads(whole(CHAT, made, usage(4, 5), {"more": 1}))
+    assert answer["more"] == 1
     assert [c["message"]["content"] for c in answer["choices"]] == ["a", "b"]
     assert [c["finish_reason"] for c in answer["choices"]] == ["stop", "length"]
     assert answer["usage"]["total_tokens"] == 9

@@ -9,7 +9,8 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from helpers.servers import LetterModel, get, make_document, serving
+from helpers.servers import get, make_document, serving
+from helpers.tiny_server import TEMPLATES, tiny
 
 DOCUMENT = make_document()
 schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/v1/steps")  # it has no end
@@ -17,7 +18,7 @@ schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/v1/steps")  # i
 
 @pytest.fixture(scope="module")
 def small():
-    with serving(LetterModel(max_model_len=256)) as found:
+    with serving(tiny(TEMPLATES["hermes"], max_model_len=256)) as found:
         yield found
 
 

@@ -90,6 +90,9 @@ SERVER = {
     "drain_timeout": Flag(float, "Seconds that running requests get after SIGTERM."),
     "stream_interval": Flag(int, "Tokens per message of a stream; 1 unless told otherwise."),
     "max_stream_buffer_bytes": Flag(int, "Unread bytes after which a slow reader is cut off."),
+    "tool_call_parser": Flag(
+        str, "How the model writes calls: auto, hermes, llama3_json or mistral."
+    ),
     "metrics_prefix": Flag(str, "Metrics' names begin with it; vllm keeps its dashboards working."),
     "public_metrics": Flag(bool, "/metrics needs no key.", "--public-metrics"),
 }

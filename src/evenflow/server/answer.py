@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
 from evenflow.server.faults import ClientGoneError, DeadlineError, Fault, fault_of
-from evenflow.server.replies import DONE, error_message, usage_message, whole
+from evenflow.server.replies import DONE, error_message, usage_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from evenflow.server.call import Call, StreamingCall
-    from evenflow.types import FinishReason
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -82,14 +81,7 @@ class WholeAnswer(Response):
         if call.error is not None:
             await send_fault(send, fault_of(call.error, retry_after_s=self._retry_after()))
             return
-        choices = call.choices.values()
-        body = whole(
-            call.head,
-            ["".join(c.texts) for c in choices],
-            [cast("FinishReason", c.finish) for c in choices],
-            call.counts(),
-        )
-        await send_body(send, 200, [(b"content-type", b"application/json")], body)
+        await send_body(send, 200, [(b"content-type", b"application/json")], call.body())
 
 
 class StreamAnswer(Response):

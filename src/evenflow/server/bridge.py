@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from evenflow.types import StreamEvent
 
 
+def choice_ids(name: str, num_choices: int) -> list[str]:
+    """The ids of a request's choices, as the engine names them."""
+    return [name] if num_choices == 1 else [f"{name}-{i}" for i in range(num_choices)]
+
+
 class Receiver(Protocol):
     """Takes the events of one or several requests, on the loop's thread."""
 
@@ -66,14 +71,17 @@ class Bridge:
     def submit(
         self, ids: Sequence[int], params: SamplingParams, receiver: Receiver, request_id: str
     ) -> None:
-        """Queue a request; errors as for `Engine.submit`."""
-        self._receivers[request_id] = receiver
-        self._meter.arrive(request_id, len(ids))
+        """Queue a request, with all its choices; errors as for `Engine.submit`."""
+        names = choice_ids(request_id, params.n)
+        for name in names:
+            self._receivers[name] = receiver
+            self._meter.arrive(name, len(ids))
         try:
             self._engine.submit(ids, params, self, request_id=request_id)
         except BaseException:
-            del self._receivers[request_id]
-            self._meter.forget(request_id)
+            for name in names:
+                del self._receivers[name]
+                self._meter.forget(name)
             raise
 
     def cancel(self, request_id: str) -> None:
@@ -82,7 +90,7 @@ class Bridge:
 
     def cancel_all(self) -> None:
         """End every request soon."""
-        for request_id in self._receivers:
+        for request_id in list(self._receivers):  # others may be handed in meanwhile
             self._engine.cancel(request_id)
 
     def __call__(self, events: list[StreamEvent]) -> None:

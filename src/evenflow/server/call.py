@@ -11,14 +11,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from evenflow.errors import EngineClosedError, EvenflowError
+from evenflow.server.bridge import choice_ids
 from evenflow.server.faults import NotReadyError, SlowReaderError
-from evenflow.server.replies import Messages, usage
+from evenflow.server.replies import Messages, plain_choice, usage, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from evenflow.sampling import SamplingParams
     from evenflow.server.bridge import Bridge
+    from evenflow.server.prompts import Prompt
     from evenflow.server.replies import Head
     from evenflow.types import FinishReason, StreamEvent
 
@@ -44,32 +46,38 @@ class Call:
     `error` says why there will be no answer; the first reason stays.
     """
 
-    def __init__(self, bridge: Bridge, head: Head, prompts: Sequence[tuple[int, str]]) -> None:
-        """Lay a place for each prompt: its number of tokens, and the text to begin with."""
+    def __init__(
+        self, bridge: Bridge, head: Head, prompts: Sequence[Prompt], num_each: int = 1
+    ) -> None:
+        """Lay a place for each answer: so many to each prompt, numbered prompt by prompt."""
         self._bridge = bridge
         self.head = head
+        self.prompts = prompts
+        self.num_each = num_each
         one = len(prompts) == 1
+        self._names = [head.id if one else f"{head.id}-{i}" for i in range(len(prompts))]
+        names = [one for name in self._names for one in choice_ids(name, num_each)]
         self.choices = {
-            head.id if one else f"{head.id}-{i}": Choice(i, num_tokens, echo)
-            for i, (num_tokens, echo) in enumerate(prompts)
+            name: Choice(i, len(prompts[i // num_each].ids), prompts[i // num_each].echo)
+            for i, name in enumerate(names)
         }
         self.num_open = 0
         self.error: EvenflowError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def start(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
-        """Hand the prompts to the engine: all of them, or none.
+    def start(self, params: SamplingParams) -> None:
+        """Hand the prompts to the engine: all of them, or none. May run on any thread.
 
         Raises:
             InvalidRequestError: as for `Engine.submit`; likewise the others.
         """
-        for request_id, ids in zip(self.choices, prompts, strict=True):
+        self.num_open = len(self.choices)
+        for name, prompt in zip(self._names, self.prompts, strict=True):
             try:
-                self._bridge.submit(ids, params, self, request_id)
+                self._bridge.submit(prompt.ids, params, self, name)
             except BaseException:
                 self.cancel()
                 raise
-            self.num_open += 1
 
     def take(self, event: StreamEvent) -> None:
         """Take an event; the bridge calls this."""
@@ -125,8 +133,18 @@ class Call:
 
     def counts(self) -> dict[str, int]:
         """The token counts over all choices."""
-        choices = self.choices.values()
-        return usage(sum(c.num_prompt_tokens for c in choices), sum(c.num_tokens for c in choices))
+        return usage(
+            sum(len(prompt.ids) for prompt in self.prompts),
+            sum(choice.num_tokens for choice in self.choices.values()),
+        )
+
+    def body(self) -> bytes:
+        """The whole answer."""
+        made = [
+            plain_choice(self.head, choice.index, "".join(choice.texts), choice.finish)
+            for choice in self.choices.values()
+        ]
+        return whole(self.head, made, self.counts())
 
 
 class StreamingCall(Call):
@@ -135,7 +153,7 @@ class StreamingCall(Call):
     Args:
         bridge: the way to the engine.
         head: what the messages begin with.
-        prompts: as for `Call`.
+        prompts: as for `Call`, and so is num_each.
         interval: tokens per message; the first and the last are never held back.
         with_usage: put a "usage" into the messages.
         running_usage: put the counts so far into every message.
@@ -147,7 +165,8 @@ class StreamingCall(Call):
         self,
         bridge: Bridge,
         head: Head,
-        prompts: Sequence[tuple[int, str]],
+        prompts: Sequence[Prompt],
+        num_each: int = 1,
         *,
         interval: int,
         with_usage: bool,
@@ -155,9 +174,10 @@ class StreamingCall(Call):
         max_pending_bytes: int,
         cut: Callable[[], None],
     ) -> None:
-        super().__init__(bridge, head, prompts)
+        super().__init__(bridge, head, prompts, num_each)
+        self._with_usage = with_usage or running_usage
         self._messages = [
-            Messages(head, i, with_usage=with_usage or running_usage) for i in range(len(prompts))
+            Messages(head, i, with_usage=self._with_usage) for i in range(len(self.choices))
         ]
         self._interval = interval
         self._running_usage = running_usage
@@ -179,7 +199,7 @@ class StreamingCall(Call):
         counts = None
         if self._running_usage:
             counts = usage(choice.num_prompt_tokens, choice.num_tokens)
-        message = self._messages[choice.index].write(text, finish, counts)
+        message = self._write(choice, text, counts)
         self._pending.append(message)
         self._num_pending_bytes += len(message)
         if self.is_blocked and self._num_pending_bytes > self._max_pending_bytes:
@@ -194,6 +214,9 @@ class StreamingCall(Call):
             self._cut()
             return
         self._wake()
+
+    def _write(self, choice: Choice, text: str, counts: dict[str, int] | None) -> bytes:
+        return self._messages[choice.index].write(text, choice.finish, counts)
 
     def collect(self) -> bytes:
         """Take what is ready to be sent; b"" when nothing is."""

@@ -11,19 +11,23 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from evenflow.server.protocol import FieldError, UnsupportedFieldError
+from evenflow.server.reading import FieldError, UnsupportedFieldError
 from evenflow.server.slices import USUAL_S, ask_for
+from evenflow.server.tool_messages import calls_as_templates_read_them
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from evenflow.server.protocol import SamplingBody
+    from evenflow.server.protocol import ChatRequest, TokenizeRequest
+    from evenflow.server.sampling_body import SamplingBody
+    from evenflow.server.shapes import Tool
     from evenflow.server.state import Model
     from evenflow.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 MAX_INLINE_CHARACTERS = 2_000
 ALWAYS_READ = {"role", "content"}
+OF_TOOL_MESSAGES = {"tool_call_id", "name"}  # the API wants them; most templates go by the order
 
 
 class Prompt(NamedTuple):
@@ -124,11 +128,34 @@ def encode_chat(
     return [Prompt(model.tokenizer.encode_chat(rendered), "")]
 
 
+def template_options(body: ChatRequest | TokenizeRequest, tools: Sequence[Tool]) -> dict[str, Any]:
+    """What a chat passes to the model's template; the tools only where there are any.
+
+    Raises:
+        FieldError: a variable that has a field of its own.
+    """
+    options = dict(body.chat_template_kwargs or {})
+    for name in ("messages", "tools", "add_generation_prompt"):
+        if name in options:
+            raise FieldError(
+                f"chat_template_kwargs holds {name!r}, which has a field of its own",
+                hint=f"give {name} beside chat_template_kwargs",
+                param="chat_template_kwargs",
+            )
+    if body.add_generation_prompt is not None:
+        options["add_generation_prompt"] = body.add_generation_prompt
+    if tools:
+        options["tools"] = [tool.as_template_reads_it() for tool in tools]
+    return options
+
+
 def _readable(index: int, message: Mapping[str, Any], template: str) -> dict[str, Any]:
     """The message without its empty fields; one that would be ignored is refused."""
     kept = {key: value for key, value in message.items() if value is not None or key == "content"}
     for key, value in kept.items():
         if key in ALWAYS_READ or not value or re.search(rf"\b{re.escape(key)}\b", template):
+            continue
+        if kept.get("role") == "tool" and key in OF_TOOL_MESSAGES:
             continue
         raise UnsupportedFieldError(
             f"messages.{index}.{key} is given, which this model's chat template does not read",
@@ -141,6 +168,8 @@ def _readable(index: int, message: Mapping[str, Any], template: str) -> dict[str
             hint='a role is a name such as "system", "user" or "assistant"',
             param=f"messages.{index}.role",
         )
+    if kept.get("tool_calls"):
+        kept["tool_calls"] = calls_as_templates_read_them(kept["tool_calls"], f"messages.{index}")
     return kept
 
 

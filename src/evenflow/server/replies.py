@@ -6,12 +6,13 @@ no object is built per token.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evenflow.types import FinishReason
 
@@ -83,18 +84,31 @@ def error_message(body: bytes) -> bytes:
     return b"data: " + body + b"\n\n"
 
 
-def whole(
-    head: Head, texts: Sequence[str], finishes: Sequence[FinishReason], counts: dict[str, int]
+def plain_choice(head: Head, index: int, text: str, finish: str | None) -> dict[str, Any]:
+    """A choice of a whole answer."""
+    choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": finish}
+    if head.kind == "chat":
+        choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+    else:
+        choice["text"] = text
+    return choice
+
+
+def message(
+    head: Head, choice: dict[str, Any], counts: dict[str, int] | None, *, with_usage: bool
 ) -> bytes:
-    """A whole answer."""
-    choices: list[dict[str, Any]] = []
-    for index, (text, finish) in enumerate(zip(texts, finishes, strict=True)):
-        choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": finish}
-        if head.kind == "chat":
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
-        choices.append(choice)
+    """A message of a stream that holds more than text; `Messages` writes the others faster."""
+    more = b',"usage":' + orjson.dumps(counts) if with_usage else b""
+    return _start(head) + b',"choices":[' + orjson.dumps(choice) + b"]" + more + b"}\n\n"
+
+
+def whole(
+    head: Head,
+    choices: Sequence[dict[str, Any]],
+    counts: dict[str, int],
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> bytes:
+    """A whole answer; `more` are fields besides the usual ones."""
     name = "chat.completion" if head.kind == "chat" else "text_completion"
     return orjson.dumps(
         {
@@ -102,8 +116,9 @@ def whole(
             "object": name,
             "created": head.created_s,
             "model": head.model,
-            "choices": choices,
+            "choices": list(choices),
             "usage": counts,
+            **more,
         }
     )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import uvicorn
 
-from evenflow.errors import ConfigError
+from evenflow.errors import ConfigError, ModelError
 from evenflow.server.app import make_api
 from evenflow.server.bridge import Bridge
 from evenflow.server.door import door_class
@@ -149,7 +149,7 @@ class Server:
         serving: asyncio.Future[None] = asyncio.ensure_future(
             self._uvicorn.serve(sockets=[listener])
         )
-        loading = _on_daemon_thread(self._load)
+        loading = _on_daemon_thread(lambda: _prepared(self._load()))
         try:
             either: list[asyncio.Future[Any]] = [serving, loading]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -196,6 +196,13 @@ class Server:
     def _end(self) -> None:
         self.state.end()
         self._uvicorn.should_exit = True
+
+
+def _prepared(model: LoadedModel) -> LoadedModel:
+    """A model whose first structured output will not hold up the streams beside it."""
+    with contextlib.suppress(ModelError):  # one without an end of sequence; the request is told
+        model.tokenizer.prepare_grammars()
+    return model
 
 
 def _on_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:

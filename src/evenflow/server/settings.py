@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from evenflow.errors import ConfigError
+from evenflow.text.tool_calls import STYLES
 
 PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -35,6 +36,7 @@ class Settings:
         stream_interval: tokens per message of a stream.
         max_stream_buffer_bytes: what a slow reader may leave unread before it is cut off, on top
             of what the operating system keeps for it.
+        tool_call_parser: how the model writes its calls of tools; "auto" looks into its template.
         metrics_prefix: the metrics' names begin with it.
         public_metrics: /metrics needs no key.
 
@@ -54,6 +56,7 @@ class Settings:
     drain_timeout_s: float = 30.0
     stream_interval: int = 1
     max_stream_buffer_bytes: int = 1024**2
+    tool_call_parser: str = "auto"
     metrics_prefix: str = "evenflow"
     public_metrics: bool = False
 
@@ -67,6 +70,11 @@ class Settings:
         _check_range("drain_timeout", self.drain_timeout_s, 0, 10**6)
         _check_range("stream_interval", self.stream_interval, 1, 10**6)
         _check_range("max_stream_buffer_bytes", self.max_stream_buffer_bytes, 1024, 2**31)
+        if self.tool_call_parser not in {"auto", *STYLES}:
+            raise ConfigError(
+                f"tool_call_parser is {self.tool_call_parser!r}",
+                hint=f"tool_call_parser takes one of auto, {', '.join(STYLES)}",
+            )
         if PREFIX.fullmatch(self.metrics_prefix) is None:
             raise ConfigError(
                 f"metrics_prefix is {self.metrics_prefix!r}",

@@ -13,8 +13,9 @@ from starlette.responses import Response
 
 from evenflow.errors import InvalidRequestError
 from evenflow.server.intake import read_json
-from evenflow.server.prompts import PromptReader, encode_chat, num_characters
-from evenflow.server.protocol import DetokenizeRequest, TokenizeRequest, parse
+from evenflow.server.prompts import PromptReader, encode_chat, num_characters, template_options
+from evenflow.server.protocol import DetokenizeRequest, TokenizeRequest
+from evenflow.server.reading import parse
 
 if TYPE_CHECKING:
     from evenflow.server.state import Model, ServerState
@@ -72,7 +73,7 @@ def _encode(model: Model, body: TokenizeRequest) -> list[int]:
             "prompt and messages are both given, or neither is", hint="give one of the two"
         )
     if body.prompt is not None:
-        for name in ("add_generation_prompt", "chat_template_kwargs"):
+        for name in ("add_generation_prompt", "chat_template_kwargs", "tools"):
             if getattr(body, name) is not None:
                 raise InvalidRequestError(
                     f"{name} is given, but it has no effect on a prompt",
@@ -80,9 +81,7 @@ def _encode(model: Model, body: TokenizeRequest) -> list[int]:
                 )
         special = body.add_special_tokens is not False
         return model.tokenizer.encode(body.prompt, add_special_tokens=special)
-    options = dict(body.chat_template_kwargs or {})
-    if body.add_generation_prompt is not None:
-        options["add_generation_prompt"] = body.add_generation_prompt
+    options = template_options(body, body.tools or ())
     special = bool(body.add_special_tokens)
     ((ids, _),) = encode_chat(model, body.messages or [], options, add_special=special)
     return ids
