@@ -114,3 +114,53 @@ def test_prompt_lookup_finds_what_a_loop_repeats():
     got, _, stats = run(requests[1:], runner, **lookup)
     assert got == plain
     assert stats.num_accepted_tokens > 0
+
+
+def test_penalties_bad_words_and_log_probabilities_see_the_drafts_before_them():
+    params = {
+        "repetition_penalty": 1.4,
+        "presence_penalty": 0.6,
+        "frequency_penalty": 0.4,
+        "logit_bias": {5: 2.0},
+        "logprobs": 3,
+        "min_tokens": 4,
+    }
+
+    def make():
+        made = asks(0.7, **params)
+        for request in made:
+            request.bad_words = tuple((a, b) for a in range(0, 160, 3) for b in range(0, 160, 5))
+        return made
+
+    def events_of(requests, drafter=None, **options):
+        scheduler = Scheduler(
+            make_options(block_size=64, num_blocks=64, **options), drafter=drafter
+        )
+        runner.poison_kv()
+        for request in requests:
+            scheduler.add(request)
+        events = {r.id: [] for r in requests}
+        while (plan := scheduler.plan()) is not None:
+            for event in scheduler.commit(runner.submit(plan).result()):
+                events[event.request_id].append(event)
+        return events, scheduler.stats()
+
+    runner = native_runner("bf16")
+    plain, _ = events_of(make())
+    outputs = {name: [e.token for e in events] for name, events in plain.items()}
+    got, stats = events_of(make(), Guesser(7, outputs), num_speculative_tokens=6)
+    assert got == plain
+    assert all(e.logprobs is not None for events in got.values() for e in events)
+    assert stats.num_accepted_tokens > 20
+
+
+def test_a_request_under_a_grammar_is_not_drafted_for():
+    class Anything:
+        def allowed(self, answer):
+            return b"\xff" * 20
+
+    (request, *_) = asks(0.0)
+    request.masks = Anything()
+    runner = native_runner("bf16")
+    _, _, stats = run([request], runner, Guesser(1, {"r0": [1] * 50}), num_speculative_tokens=3)
+    assert stats.num_draft_tokens == 0

@@ -209,6 +209,7 @@ class KvRunner:
         self.num_right = 0  # drafts
         self.num_wrong = 0
         self.num_hits = 0  # computations that began with cached blocks
+        self.num_tails = 0  # computations that went on in a half-full block
         self.num_full_hits = 0  # and those of which nothing but the last position was left
 
     def submit(self, plan: StepPlan) -> None:
@@ -224,6 +225,7 @@ class KvRunner:
                 first = min(cached, request.num_prefill_tokens - 1)
                 assert span.start == first, f"{request} starts at {span.start}, not {first}"
                 self.num_hits += cached > 0
+                self.num_tails += cached % self.kv.block_size > 0
                 self.num_full_hits += cached == request.num_prefill_tokens
             else:
                 assert span.start == self._next[request.id], f"{request} left out or did twice"

@@ -113,7 +113,18 @@ def test_failed_steps_end_their_requests_and_nobody_else(seed):
 def test_the_worlds_are_worth_watching():
     """The random worlds reach what the laws are about; else the laws would say nothing."""
     seen = dict.fromkeys(
-        ("preempted", "evicted", "hits", "full hits", "turns", "hard", "shares", "right", "wrong"),
+        (
+            "preempted",
+            "evicted",
+            "hits",
+            "tails",
+            "full hits",
+            "turns",
+            "hard",
+            "shares",
+            "right",
+            "wrong",
+        ),
         0,
     )
     for seed in range(80):
@@ -132,6 +143,7 @@ def test_the_worlds_are_worth_watching():
         if cache is not None:
             seen["evicted"] += cache._last - len(cache._block_of)
             seen["hits"] += world.runner.num_hits
+            seen["tails"] += world.runner.num_tails
             seen["full hits"] += world.runner.num_full_hits
     assert min(seen.values()) >= 10, seen
 
