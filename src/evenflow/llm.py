@@ -7,6 +7,7 @@ threads or in event loops, share one engine; their requests run in the same step
 from __future__ import annotations
 
 import queue
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from evenflow.completion import Completion, Gathered
 from evenflow.config import DEFAULT_MODEL, EngineConfig
 from evenflow.engine import Engine
-from evenflow.errors import InvalidRequestError
+from evenflow.errors import ConfigWarning, InvalidRequestError
 from evenflow.memory import free_memory_bytes
 from evenflow.model.load import load_model
 from evenflow.progress import Progress, loading
@@ -84,6 +85,8 @@ class LLM:
                 self.config, warnings=(*self.model.warnings, *self.config.warnings)
             )
             made = make_runner(self.config, self.model)
+        for text in self.config.warnings:
+            warnings.warn(text, ConfigWarning, stacklevel=2)
         self._chat_template: ChatTemplate | None = None
         self.engine = Engine(
             self.config,
