@@ -18,11 +18,15 @@ import argparse
 import json
 import math
 import sys
+from queue import SimpleQueue
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow import LLM, SamplingParams
 from evenflow.bench.paired import interval
+
+if TYPE_CHECKING:
+    from evenflow.types import StreamEvent
 
 TEXT = (
     "The harbour of Lindal froze in the second week of January. For eleven days no ferry left the "
@@ -116,23 +120,28 @@ def measure(
 
 
 def answer(llm: LLM, task: str, num_streams: int, max_tokens: int) -> Run:
-    """The seconds from the first tokens to the last ones, and the tokens."""
+    """The seconds from the first token to the last one, and the tokens."""
     params = SamplingParams(max_tokens=max_tokens, temperature=0)
     ids = llm.tokenizer.encode_chat(llm.render_chat([{"role": "user", "content": task}]))
-    llm.generate(
-        [ids] * num_streams, SamplingParams(max_tokens=1)
-    )  # the prompt's time, to take off
-    start = perf_counter()
-    llm.generate([ids] * num_streams, SamplingParams(max_tokens=1))
-    prompt_s = perf_counter() - start
     before = llm.engine.stats()
-    start = perf_counter()
-    done = llm.generate([ids] * num_streams, params)
-    seconds = perf_counter() - start - prompt_s
+    inbox: SimpleQueue[tuple[float, list[StreamEvent]]] = SimpleQueue()
+    names = [
+        llm.engine.submit(ids, params, lambda events: inbox.put((perf_counter(), events)))
+        for _ in range(num_streams)
+    ]
+    tokens: dict[str, list[int]] = {name: [] for name in names}
+    times: list[float] = []
+    num_open = num_streams
+    while num_open:
+        now, events = inbox.get()
+        times.append(now)
+        for event in events:
+            tokens[event.request_id] += [event.token_id] if event.token_id >= 0 else []
+            num_open -= event.finish_reason is not None
     after = llm.engine.stats()
     return Run(
-        max(seconds, 1e-6),
-        [list(c.token_ids) for c in done],
+        times[-1] - times[0],
+        list(tokens.values()),
         after.num_drafts - before.num_drafts,
         after.num_draft_tokens - before.num_draft_tokens,
         after.num_accepted_tokens - before.num_accepted_tokens,
