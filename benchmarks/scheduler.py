@@ -23,8 +23,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from evenflow.sampling import SamplingParams
+from evenflow.schedule.options import SchedulerOptions
 from evenflow.schedule.request import Request
-from evenflow.schedule.scheduler import Scheduler, SchedulerOptions
+from evenflow.schedule.scheduler import Scheduler
 from evenflow.types import StepResult
 
 LIMITS_US = {64: 100.0, 1024: 1500.0}  # plan + commit of one step

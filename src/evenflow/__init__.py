@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evenflow.errors import EvenflowError
+from evenflow.errors import ConfigWarning, EvenflowError
 from evenflow.sampling import SamplingParams
 from evenflow.structured import StructuredOutputs
 from evenflow.types import StreamEvent, TokenLogprobs
@@ -25,6 +25,7 @@ __all__ = [
     "LLM",
     "Completion",
     "CompletionOutput",
+    "ConfigWarning",
     "EngineConfig",
     "EvenflowError",
     "SamplingParams",

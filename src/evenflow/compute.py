@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RUNNERS = ("reference", "native")
 WEIGHTS = ("bf16", "int8", "int4", "f32")
+WEIGHT_BYTES = {"auto": 2.0, "bf16": 2.0, "int8": 1.125, "int4": 0.625, "f32": 4.0}
 KV_DTYPES = ("bfloat16", "float32")
 NATIVE_ONLY = ("weights", "kv_cache_dtype", "threads", "isa")
 SLOTS_PER_KERNEL_BLOCK = 64
@@ -42,6 +43,11 @@ class Compute(NamedTuple):
     def kv_bytes_per_value(self) -> int:
         """Bytes of one number in the KV pool."""
         return 2 if self.kv_cache_dtype == "bfloat16" else 4
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """Bytes of one weight, about; a file's own format may be smaller than "auto" says."""
+        return WEIGHT_BYTES[self.weights]
 
 
 def settle_compute(take: Options, native: NativeFacts) -> Compute:

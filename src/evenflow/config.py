@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from evenflow.compute import NATIVE_ONLY, NativeFacts, settle_block_size, settle_compute
 from evenflow.errors import ConfigError
+from evenflow.kv_pool import Demand, settle_kv_pool
 from evenflow.options import Options, Origin, OriginKind
+from evenflow.speculation import expand_speculative_config, settle_speculation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from evenflow.types import Policy
 
-MIB = 1024**2
 DEFAULT_MODEL = "smollm2"
 CPU_STEP_TOKENS = 128  # where a CPU's products stop gaining from more rows
-MAX_AUTO_KV_BYTES = 1024 * MIB
-AUTO_KV_SHARE = 0.25
 MAX_MIN_PREFILL_TOKENS = 16
 POLICIES = ("chunked", "prefill-first", "decode-first")
 
@@ -57,6 +56,8 @@ class EngineConfig:
         block_size: positions per KV block.
         num_kv_blocks: blocks in the KV pool.
         kv_cache_memory_bytes: what these blocks take.
+        kv_cache_memory_share: of the memory that is free beside the weights, the share that the
+            pool may take; 0 where its size was given otherwise.
         enable_prefix_caching: keep and share full blocks between requests.
         enable_chunked_prefill: cut prompts into chunks; off means whole prompts.
         policy: how a step is shared out: chunked, prefill-first or decode-first.
@@ -68,6 +69,11 @@ class EngineConfig:
         max_preemptions: after so many, a request comes back only with everything reserved.
         plan_depth: plans that may be in flight at once.
         max_logprobs: likeliest tokens that a request may have reported with each token.
+        speculative: how tokens are drafted: off, or ngram, which looks them up in the text so far.
+        num_speculative_tokens: tokens that are drafted for one request and step, at most.
+        prompt_lookup_max: last tokens that are looked up, at most.
+        prompt_lookup_min: last tokens that must be found again, at least.
+        speculative_disable_by_batch_size: a step with more decodes than this drafts nothing.
         seed: where the seeds of requests without one come from.
         origins: for each option above, where its value came from.
         warnings: what a person should know about these values, one sentence each.
@@ -85,6 +91,7 @@ class EngineConfig:
     block_size: int
     num_kv_blocks: int
     kv_cache_memory_bytes: int
+    kv_cache_memory_share: float
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
     policy: Policy
@@ -96,6 +103,11 @@ class EngineConfig:
     max_preemptions: int
     plan_depth: int
     max_logprobs: int
+    speculative: str
+    num_speculative_tokens: int
+    prompt_lookup_max: int
+    prompt_lookup_min: int
+    speculative_disable_by_batch_size: int
     seed: int
     origins: Mapping[str, Origin]
     warnings: tuple[str, ...]
@@ -114,6 +126,7 @@ class EngineConfig:
         kv_bytes_per_token: int,
         free_memory_bytes: int,
         native: NativeFacts | None = None,
+        num_parameters: int = 0,
     ) -> EngineConfig:
         """Check the options and settle every value that was left open.
 
@@ -124,17 +137,19 @@ class EngineConfig:
             kv_bytes_per_token: bytes of float32 keys and values per position, over all layers.
             free_memory_bytes: memory that can be taken now.
             native: what the native runner can do here; None where there is none.
+            num_parameters: numbers of the model, whose memory the KV pool cannot have.
 
         Raises:
             ConfigError: an unknown name, a value out of range, options that contradict each other,
                 one that would have no effect, or a KV pool that cannot hold one whole request.
         """
         return _resolve(
-            Options(options, OPTION_NAMES, _CHOSEN),
+            Options(expand_speculative_config(options), OPTION_NAMES, _CHOSEN),
             context_length,
             kv_bytes_per_token,
             free_memory_bytes,
             native or NativeFacts(),
+            num_parameters=num_parameters,
         )
 
     def describe(self) -> list[ConfigRow]:
@@ -153,6 +168,7 @@ _CHOSEN = frozenset(
     {
         "block_size",
         "kv_cache_memory_bytes",
+        "kv_cache_memory_share",
         "max_model_len",
         "max_num_batched_tokens",
         "max_num_seqs",
@@ -176,6 +192,8 @@ def _resolve(
     kv_bytes_per_token: int,
     free_memory_bytes: int,
     native: NativeFacts,
+    *,
+    num_parameters: int,
 ) -> EngineConfig:
     model = _model(take)
     compute = settle_compute(take, native)
@@ -194,13 +212,10 @@ def _resolve(
     max_num_seqs = take.integer("max_num_seqs", 256, 1, 65_536, auto="room for many short streams")
     threshold, lanes, floor = _chunk_rules(take, budget) if chunked else (0, max_num_seqs, 0)
     block_size = settle_block_size(take, compute.runner)
-    num_kv_blocks = _kv_blocks(
-        take,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        block_size=block_size,
-        block_bytes=block_size * kv_bytes_per_token,
-        free_memory_bytes=free_memory_bytes,
+    left_bytes = max(0, free_memory_bytes - int(num_parameters * compute.bytes_per_weight))
+    block_bytes = block_size * kv_bytes_per_token
+    num_kv_blocks, kv_share = settle_kv_pool(
+        take, Demand(max_model_len, max_num_seqs, block_size, block_bytes, left_bytes)
     )
     return EngineConfig(
         model=model,
@@ -210,7 +225,8 @@ def _resolve(
         max_num_seqs=max_num_seqs,
         block_size=block_size,
         num_kv_blocks=num_kv_blocks,
-        kv_cache_memory_bytes=num_kv_blocks * block_size * kv_bytes_per_token,
+        kv_cache_memory_bytes=num_kv_blocks * block_bytes,
+        kv_cache_memory_share=kv_share,
         enable_prefix_caching=take.flag("enable_prefix_caching", default=True),
         enable_chunked_prefill=chunked,
         policy=policy,
@@ -222,6 +238,7 @@ def _resolve(
         max_preemptions=take.integer("max_preemptions", 3, 0),
         plan_depth=take.integer("plan_depth", 1, 1, 8),
         max_logprobs=take.integer("max_logprobs", 20, 0),
+        **settle_speculation(take, budget)._asdict(),
         seed=take.integer("seed", 0, 0, 2**64 - 1),
         origins=MappingProxyType(take.origins),
         warnings=tuple(take.warnings),
@@ -302,69 +319,3 @@ def _chunk_rules(take: Options, budget: int) -> tuple[int, int, int]:
         auto=f"the smaller of {MAX_MIN_PREFILL_TOKENS} and half of the budget",
     )
     return threshold, lanes, floor
-
-
-def _kv_blocks(
-    take: Options,
-    *,
-    max_model_len: int,
-    max_num_seqs: int,
-    block_size: int,
-    block_bytes: int,
-    free_memory_bytes: int,
-) -> int:
-    """The number of KV blocks, by count, by memory, or chosen."""
-    needed = -(-max_model_len // block_size)  # one whole request
-    if "num_kv_blocks" in take.given and "kv_cache_memory_bytes" in take.given:
-        raise ConfigError(
-            "num_kv_blocks and kv_cache_memory_bytes are both given",
-            hint="leave one of the two out; each follows from the other",
-        )
-    if "num_kv_blocks" in take.given:
-        blocks = take.integer("num_kv_blocks", 0, 1)
-        take.settle("kv_cache_memory_bytes", 0, "what num_kv_blocks takes")
-    elif "kv_cache_memory_bytes" in take.given:
-        blocks = take.integer("kv_cache_memory_bytes", 0, block_bytes, 2**60) // block_bytes
-        take.settle("num_kv_blocks", 0, "whole blocks that kv_cache_memory_bytes holds")
-    else:
-        blocks = _auto_blocks(take, needed, max_num_seqs, block_bytes, free_memory_bytes)
-    if blocks < needed:
-        fits = blocks * block_size
-        raise ConfigError(
-            f"the KV pool holds {fits:,} tokens ({blocks:,} blocks of {block_size}), but one "
-            f"request may have {max_model_len:,} (max_model_len)",
-            hint=f"set max_model_len to at most {fits}, or num_kv_blocks to at least {needed}",
-        )
-    if blocks * block_bytes > free_memory_bytes:
-        take.warnings.append(
-            f"the KV pool takes {blocks * block_bytes // MIB:,} MiB when it is full, but "
-            f"{free_memory_bytes // MIB:,} MiB of memory are free"
-        )
-    return blocks
-
-
-def _auto_blocks(
-    take: Options, needed: int, max_num_seqs: int, block_bytes: int, free_memory_bytes: int
-) -> int:
-    limits = {
-        f"max_num_seqs requests of max_model_len ({max_num_seqs:,} x {needed:,} blocks)": needed
-        * max_num_seqs,
-        f"a quarter of the {free_memory_bytes // MIB:,} MiB of free memory": int(
-            free_memory_bytes * AUTO_KV_SHARE
-        )
-        // block_bytes,
-        f"at most {MAX_AUTO_KV_BYTES // MIB:,} MiB unless told otherwise": MAX_AUTO_KV_BYTES
-        // block_bytes,
-    }
-    reason = min(limits, key=limits.__getitem__)
-    blocks = limits[reason]
-    if blocks < needed:
-        blocks, reason = needed, "one request of max_model_len"
-    if blocks * block_bytes > free_memory_bytes:
-        raise ConfigError(
-            f"one request of max_model_len takes {needed * block_bytes // MIB:,} MiB of KV, but "
-            f"{free_memory_bytes // MIB:,} MiB of memory are free",
-            hint="lower max_model_len, or free some memory",
-        )
-    take.settle("kv_cache_memory_bytes", 0, "what num_kv_blocks takes")
-    return take.settle("num_kv_blocks", blocks, reason)

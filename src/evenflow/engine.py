@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from evenflow.config import EngineConfig
     from evenflow.runner.interface import Runner, StepHandle
     from evenflow.sampling import SamplingParams
-    from evenflow.schedule.scheduler import Scheduler, SchedulerStats
+    from evenflow.schedule.options import SchedulerStats
+    from evenflow.schedule.scheduler import Scheduler
     from evenflow.text.tokenizer import Tokenizer
     from evenflow.types import FinishReason, StepPlan
 
@@ -188,7 +189,7 @@ class Engine:
         with self._door:
             if self._closed:
                 raise self._why_closed()
-            self._inbox.put(lambda: self._journal.observers.append(observer))
+            self._inbox.put(lambda: self._journal.add_observer(observer))
 
     def stats(self) -> SchedulerStats:
         """Counts of this moment, from any thread; one step may change several of them between."""
@@ -297,7 +298,10 @@ class Engine:
         """Turn a step's tokens into text and hand them out, one call per sink."""
         outs: dict[Sink, list[StreamEvent]] = {}
         for request_id, token, logprobs, finish in events:
-            request, index, push, flush, sink = self._live[request_id]
+            live = self._live.get(request_id)
+            if live is None:
+                continue  # a stop string ended it in the middle of the step's run of tokens
+            request, index, push, flush, sink = live
             text = ""
             scores = None
             if token >= 0:

@@ -7,6 +7,13 @@ server answers and `exit_code` what a command returns: 2 for a bad argument, 1 f
 from __future__ import annotations
 
 
+class ConfigWarning(UserWarning):
+    """What a person should know about the options that an engine was made with.
+
+    `LLM` warns once for each entry of `EngineConfig.warnings`; the commands print them instead.
+    """
+
+
 class EvenflowError(Exception):
     """Base of all errors that evenflow raises on purpose.
 

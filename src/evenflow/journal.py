@@ -54,6 +54,15 @@ class Journal:
         self._scheduler = scheduler
         self._times: dict[str, _Times] = {}
         self._num_recomputed_tokens = 0
+        self._num_accepted_tokens = 0
+
+    def add_observer(self, observer: Observer) -> None:
+        """Send all later records to one more observer."""
+        stats = self._scheduler.stats()
+        if not self.observers:  # what nobody saw is not the next step's
+            self._num_recomputed_tokens = stats.num_recomputed_tokens
+            self._num_accepted_tokens = stats.num_accepted_tokens
+        self.observers.append(observer)
 
     def arrive(self, request: Request, now_s: float) -> None:
         """A request was queued."""
@@ -113,6 +122,9 @@ class Journal:
         stats = self._scheduler.stats()
         recomputed = stats.num_recomputed_tokens - self._num_recomputed_tokens
         self._num_recomputed_tokens = stats.num_recomputed_tokens
+        accepted = stats.num_accepted_tokens - self._num_accepted_tokens
+        self._num_accepted_tokens = stats.num_accepted_tokens
+        drafted = sum(s.length for s in plan.spans[: plan.num_decodes]) - plan.num_decodes
         chunks = zip(plan.spans[plan.num_decodes :], cached, strict=True)
         record = StepRecord(
             serial=plan.serial,
@@ -133,6 +145,8 @@ class Journal:
             preempted=list(plan.preempted),
             recomputed_tokens=recomputed,
             graph="none: cpu",
+            draft_tokens=drafted,
+            accepted_tokens=accepted,
         )
         self._tell(lambda observer: observer.step(record))
 

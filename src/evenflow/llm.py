@@ -7,23 +7,24 @@ threads or in event loops, share one engine; their requests run in the same step
 from __future__ import annotations
 
 import queue
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import psutil
-
 from evenflow.completion import Completion, Gathered
 from evenflow.config import DEFAULT_MODEL, EngineConfig
 from evenflow.engine import Engine
-from evenflow.errors import InvalidRequestError
+from evenflow.errors import ConfigWarning, InvalidRequestError
+from evenflow.memory import free_memory_bytes
 from evenflow.model.load import load_model
 from evenflow.progress import Progress, loading
 from evenflow.runner.choose import FLOAT32_BYTES, make_runner, native_facts
 from evenflow.sampling import SamplingParams
-from evenflow.schedule.scheduler import Scheduler, SchedulerOptions
+from evenflow.schedule.options import SchedulerOptions
+from evenflow.schedule.scheduler import Scheduler
 from evenflow.stream import EventStream
 from evenflow.text.chat import ChatTemplate
 from evenflow.text.tokenizer import Tokenizer
@@ -76,13 +77,16 @@ class LLM:
                 },
                 context_length=self.model.spec.context_length,
                 kv_bytes_per_token=self.model.spec.kv_bytes_per_token(FLOAT32_BYTES),
-                free_memory_bytes=psutil.virtual_memory().available,
+                free_memory_bytes=free_memory_bytes(),
                 native=native_facts(self.model),
+                num_parameters=self.model.spec.num_params(),
             )
             self.config = replace(
                 self.config, warnings=(*self.model.warnings, *self.config.warnings)
             )
             made = make_runner(self.config, self.model)
+        for text in self.config.warnings:
+            warnings.warn(text, ConfigWarning, stacklevel=2)
         self._chat_template: ChatTemplate | None = None
         self.engine = Engine(
             self.config,

@@ -7,6 +7,7 @@ settled value. Which options there are, and what they mean, is `config.py`'s bus
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from evenflow.errors import ConfigError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 LARGEST = 2**31 - 1
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*")
 
 OriginKind = Literal["default", "given", "auto"]
 T = TypeVar("T", bound=int | str)
@@ -56,6 +59,7 @@ class Options:
             for name, value in options.items()
             if value is not None and not (value == "auto" and name in chosen)
         }
+        self._chosen = chosen
         self.origins: dict[str, Origin] = {}
         self.warnings: list[str] = []
 
@@ -63,6 +67,29 @@ class Options:
         """Record a value that was chosen here."""
         self.origins[name] = Origin("auto", reason)
         return value
+
+    def default(self, name: str, value: T) -> T:
+        """Record the built-in value."""
+        self.origins[name] = Origin("default", "")
+        return value
+
+    def size(self, name: str, low: int, high: int = 2**60) -> int:
+        """A size in bytes that was given: a number, or one with a unit such as 2G or 512MiB."""
+        value = self.given[name]
+        if isinstance(value, str):
+            self.given[name] = parse_size(name, value)
+        return self.integer(name, 0, low, high)
+
+    def share(self, name: str) -> float:
+        """A share that was given: above 0, at most 1."""
+        value = self.given[name]
+        hint = f"{name} takes a number above 0, at most 1"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name} is {value!r}, which is not a number", hint=hint)
+        if not 0 < value <= 1:
+            raise ConfigError(f"{name} is {value:g}, outside its range", hint=hint)
+        self.origins[name] = Origin("given", "")
+        return float(value)
 
     def integer(
         self, name: str, default: int, low: int, high: int = LARGEST, *, auto: str = ""
@@ -100,7 +127,30 @@ class Options:
         value = self.given[name]
         if value not in words:
             raise ConfigError(
-                f"{name} is {value!r}", hint=f"{name} takes one of {', '.join(['auto', *words])}"
+                f"{name} is {value!r}",
+                hint=f"{name} takes one of "
+                + ", ".join(["auto", *words] if name in self._chosen else words),
             )
         self.origins[name] = Origin("given", "")
         return str(value)
+
+
+def parse_size(name: str, text: str) -> int:
+    """Bytes of a size with a unit.
+
+    As in vLLM, k, m, g, t count in thousands and K, M, G, T in 1,024s: 1k is 1,000 and 1K is 1,024.
+    A B may follow (2GB is 2G); with an i (2GiB) either letter counts in 1,024s.
+
+    Raises:
+        ConfigError: it is no size.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or (match[3] and not match[2]):
+        raise ConfigError(
+            f"{name} is {text!r}, which is not a size",
+            hint=f"{name} takes bytes, such as 2G, 1.5GiB or 536870912",
+        )
+    number, unit, binary = match.groups()
+    power = " kmgt".index(unit.lower() or " ")
+    base = 1024 if binary or unit.isupper() else 1000
+    return int(float(number) * base**power) if "." in number else int(number) * base**power

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import types
 import typing
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
@@ -62,6 +62,8 @@ class StepRecord:
     preempted: list[str]
     recomputed_tokens: int
     graph: str
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +210,8 @@ def _header(path: object, lines: list[bytes]) -> dict[str, Any]:
 def _record(cls: type[R], value: dict[str, Any], path: object, number: int) -> R:
     out: dict[str, Any] = {}
     for name, allowed in _SHAPES[cls].items():
+        if name not in value and name in _OPTIONAL[cls]:
+            continue  # written before the field was added
         if name not in value:
             raise _line_error(path, number, f"lacks the field {name!r}")
         item = value[name]
@@ -235,6 +239,10 @@ def _shapes(cls: type[Any]) -> dict[str, tuple[type, ...]]:
 
 _SHAPES: dict[type[Any], dict[str, tuple[type, ...]]] = {
     cls: _shapes(cls) for cls in (ChunkRecord, StepRecord, RequestRecord)
+}
+
+_OPTIONAL: dict[type[Any], frozenset[str]] = {
+    cls: frozenset(f.name for f in fields(cls) if f.default is not MISSING) for cls in _SHAPES
 }
 
 

@@ -26,7 +26,8 @@ class Span(NamedTuple):
     """`length` positions of one request, from `start`, computed in one step.
 
     `num_logits` counts the trailing positions whose logits are wanted: 0 in a middle chunk, 1 for a
-    decode or the last chunk of a prompt, up to `length` where a prompt's own tokens are scored.
+    decode or the last chunk of a prompt, 1 + drafts for a decode that verifies drafts, up to
+    `length` where a prompt's own tokens are scored.
     """
 
     request: Request
@@ -38,9 +39,10 @@ class Span(NamedTuple):
 class StepPlan(NamedTuple):
     """What one forward pass computes; never changed after it is made.
 
-    The first `num_decodes` spans are decodes, the others prefill chunks in the order in which they
-    were granted. `reason` says where `budget` came from; `blocked` says why a prompt that waits got
-    nothing ("" when none does): "kv", "lanes", "seqs", "prefix", "policy" or "budget".
+    The first `num_decodes` spans are decodes, longer than 1 where they verify drafts, the others
+    prefill chunks in the order in which they were granted. `reason` says where `budget` came from;
+    `blocked` says why a prompt that waits got nothing ("" when none does): "kv", "lanes", "seqs",
+    "prefix", "policy" or "budget".
     `preempted` are the ids of the requests that lost their blocks to make this plan possible.
     """
 

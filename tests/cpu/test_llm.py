@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from evenflow import LLM, SamplingParams
+from evenflow import LLM, ConfigWarning, SamplingParams
 from evenflow.errors import ConfigError, InvalidRequestError, ModelError
 from evenflow.model.load import resolve_model
 
@@ -176,3 +176,10 @@ def test_chunking_does_not_change_the_text(llm):
     with LLM("smollm2", max_model_len=512, enable_chunked_prefill=False, progress=False) as whole:
         assert whole.config.policy == "prefill-first"
         assert whole.generate(prompt, GREEDY)[0].token_ids == chunked.token_ids
+
+
+def test_what_a_person_should_know_is_a_warning_at_the_callers_line():
+    with pytest.warns(ConfigWarning, match="trained for 8,192") as caught:
+        llm = LLM("smollm2", progress=False, max_model_len=8200, num_kv_blocks=520)
+    llm.close()
+    assert caught[0].filename == __file__

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from evenflow.schedule.prefill import SCAN_LIMIT
 from evenflow.schedule.request import Request, Stage
+from helpers.draft_laws import DraftsDelayNobody
 from helpers.schedule_world import Watcher
 from helpers.scheduling import alone
 
@@ -93,7 +94,8 @@ class PlanShape(Watcher):
         assert len({s.request.id for s in spans}) == len(spans), "a request twice in a plan"
         for span in spans[: plan.num_decodes]:
             assert span.request.stage is Stage.DECODE
-            assert (span.length, span.num_logits) == (1, 1)
+            drafts = len(span.request.draft_ids)
+            assert (span.length, span.num_logits) == (1 + drafts, 1 + drafts)
         for span in spans[plan.num_decodes :]:
             assert span.request.stage is Stage.PREFILL
             last = span.start + span.length == span.request.num_prefill_tokens
@@ -393,4 +395,5 @@ EVERY_LAW = (
     TheOldestGetsHalf,
     WorkIsConserved,
     GivingWay,
+    DraftsDelayNobody,
 )

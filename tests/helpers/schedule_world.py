@@ -14,7 +14,7 @@ import pytest
 from evenflow.errors import InvalidRequestError
 from evenflow.schedule.request import Request, Stage
 from evenflow.schedule.scheduler import Scheduler
-from helpers.scheduling import KvRunner, make_options, make_request
+from helpers.scheduling import KvRunner, OracleDrafter, make_options, make_request
 
 if TYPE_CHECKING:
     from random import Random
@@ -65,6 +65,8 @@ def draw_options(rng: Random, **fixed):
         "max_admission_skips": rng.choice([0, 1, 4, 64]),
         "max_preemptions": rng.choice([0, 1, 3]),
         "plan_depth": rng.choice([1, 1, 2, 3]),
+        "num_speculative_tokens": rng.choice([0, 0, 1, 3, 7]),
+        "speculative_disable_by_batch_size": rng.choice([0, 0, 1, 3]),
     }
     return make_options(**(values | fixed))
 
@@ -77,7 +79,8 @@ class World:
     ) -> None:
         self.rng = rng
         self.options = draw_options(rng, **fixed)
-        self.scheduler = Scheduler(self.options)
+        self.drafter = OracleDrafter(rng, wrong=rng.choice([0.0, 0.5, 1.0]))
+        self.scheduler = Scheduler(self.options, drafter=self.drafter)
         self.runner = KvRunner(self.scheduler)
         self.requests: dict[str, Request] = {}
         self.in_flight: deque[StepPlan] = deque()

@@ -10,8 +10,9 @@ from collections import deque
 from typing import NamedTuple
 
 from evenflow.sampling import SamplingParams
+from evenflow.schedule.options import SchedulerOptions
 from evenflow.schedule.request import Request
-from evenflow.schedule.scheduler import Scheduler, SchedulerOptions
+from evenflow.schedule.scheduler import Scheduler
 from evenflow.types import StepPlan, StepResult
 
 STOP_TOKEN = 0
@@ -64,7 +65,7 @@ def fake_token(request: Request, position: int) -> int:
 
 
 class FakeRunner:
-    """Draws `fake_token` for every span that wants one, and checks what it was given."""
+    """Draws `fake_token` for every span that wants one, drafts aside."""
 
     def __init__(self, draw=fake_token) -> None:
         self.draw = draw
@@ -152,15 +153,42 @@ def alone(request: Request) -> list[int]:
     return output
 
 
+class OracleDrafter:
+    """Drafts what will come, with a mistake at a random place now and then."""
+
+    def __init__(self, rng, *, wrong: float = 0.5) -> None:
+        self.rng = rng
+        self.wrong = wrong
+        self.forgotten: list[str] = []
+        self._outputs: dict[str, list[int]] = {}
+
+    def propose(self, request: Request, most: int) -> list[int]:
+        output = self._outputs.get(request.id)
+        if output is None:
+            output = self._outputs[request.id] = alone(request)
+        drafts = output[request.num_output_tokens :][: self.rng.randint(0, most)]
+        if drafts and self.rng.random() < self.wrong:
+            place = self.rng.randrange(len(drafts))
+            drafts[place] = (drafts[place] + 1) % 29
+        return drafts
+
+    def forget(self, request: Request) -> None:
+        self.forgotten.append(request.id)
+
+
 class _Submitted(NamedTuple):
     """A span as a runner reads it inside `submit`."""
 
     request: Request
     start: int
-    end: int
+    tokens: list[int]  # of the sequence up to the span's end, drafts included
     num_logits: int
     block_ids: list[int]
     num_cached_tokens: int
+
+    @property
+    def end(self) -> int:
+        return len(self.tokens)
 
 
 class KvRunner:
@@ -174,12 +202,14 @@ class KvRunner:
     def __init__(self, scheduler: Scheduler) -> None:
         self.kv = scheduler.kv
         self.slots = [[NEVER] * self.kv.block_size for _ in range(self.kv.num_blocks)]
-        self._hashes: dict[str, list[int]] = {}
         self._next: dict[str, int] = {}  # where each one's computation goes on
         self._queue: deque[tuple[int, list[_Submitted]]] = deque()
         self._results: dict[int, StepResult] = {}
         self._seen: dict[int, object] = {}  # published blocks whose content was compared
+        self.num_right = 0  # drafts
+        self.num_wrong = 0
         self.num_hits = 0  # computations that began with cached blocks
+        self.num_tails = 0  # computations that went on in a half-full block
         self.num_full_hits = 0  # and those of which nothing but the last position was left
 
     def submit(self, plan: StepPlan) -> None:
@@ -195,12 +225,16 @@ class KvRunner:
                 first = min(cached, request.num_prefill_tokens - 1)
                 assert span.start == first, f"{request} starts at {span.start}, not {first}"
                 self.num_hits += cached > 0
+                self.num_tails += cached % self.kv.block_size > 0
                 self.num_full_hits += cached == request.num_prefill_tokens
             else:
                 assert span.start == self._next[request.id], f"{request} left out or did twice"
             end = span.start + span.length
             assert span.length >= 1, f"{request} has an empty span"
-            assert end <= len(request.token_ids), f"{request} reads tokens that do not exist"
+            tokens = (request.token_ids + request.draft_ids)[:end]
+            assert end == len(tokens), f"{request} reads tokens that do not exist"
+            if request.draft_ids:
+                assert end == len(request.token_ids + request.draft_ids), f"{request} left drafts"
             self._next[request.id] = end
             for position in range(max(span.start, cached), end):
                 block = request.block_ids[position // self.kv.block_size]
@@ -208,7 +242,7 @@ class KvRunner:
                 assert self.kv._pool._refs[block] == 1, f"{request} writes to a shared block"
             spans.append(
                 _Submitted(
-                    request, span.start, end, span.num_logits, list(request.block_ids), cached
+                    request, span.start, tokens, span.num_logits, list(request.block_ids), cached
                 )
             )
         self._queue.append((plan.serial, spans))
@@ -260,18 +294,27 @@ class KvRunner:
 
     def _write(self, span: _Submitted) -> None:
         size = self.kv.block_size
-        hashes = fold(self._hashes.setdefault(span.request.id, []), span.request.token_ids)
+        hashes = fold([], span.tokens)
         for position in range(max(span.start, span.num_cached_tokens), span.end):
             self.slots[span.block_ids[position // size]][position % size] = hashes[position]
 
     def _read(self, span: _Submitted) -> tuple[int, ...]:
         size = self.kv.block_size
-        hashes = self._hashes[span.request.id]
+        hashes = fold([], span.tokens)
         for index in range(-(-span.end // size)):
             first, last = index * size, min(span.end, index * size + size)
             content = self.slots[span.block_ids[index]][: last - first]
             assert content == hashes[first:last], f"{span.request} attends to wrong KV"
-        if not span.num_logits:
-            return ()
-        num_drawn = span.end - span.request.num_prompt_tokens
-        return (draw(span.request, hashes[span.end - 1], num_drawn),)
+        drawn = tuple(
+            draw(span.request, hashes[end - 1], end - span.request.num_prompt_tokens)
+            for end in range(span.end - span.num_logits + 1, span.end + 1)
+        )
+        num_right = 0
+        if span.num_logits > 1:  # the next span goes on behind the drafts that are right
+            drafts = span.tokens[span.start + 1 :]
+            while num_right < len(drafts) and drafts[num_right] == drawn[num_right]:
+                num_right += 1
+            self._next[span.request.id] = span.start + 1 + num_right
+            self.num_right += num_right
+            self.num_wrong += len(drafts) - num_right
+        return drawn

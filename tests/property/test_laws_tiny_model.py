@@ -169,6 +169,9 @@ def engines(draw):
         max_partial_prefills=draw(st.integers(1, 3)),
         max_preemptions=draw(st.integers(0, 2)),
         plan_depth=draw(st.integers(1, 3)),
+        num_speculative_tokens=draw(st.sampled_from([0, 0, 1, 5])),
+        prompt_lookup_min=1,
+        prompt_lookup_max=draw(st.integers(1, 3)),
     )
 
 

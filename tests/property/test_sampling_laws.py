@@ -174,6 +174,9 @@ def engines(draw):
         enable_prefix_caching=draw(st.booleans()),
         policy=draw(st.sampled_from(["chunked", "chunked", "prefill-first"])),
         plan_depth=draw(st.integers(1, 3)),
+        num_speculative_tokens=draw(st.sampled_from([0, 0, 1, 4])),
+        prompt_lookup_min=1,
+        prompt_lookup_max=2,
     )
 
 

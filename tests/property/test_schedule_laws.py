@@ -81,6 +81,17 @@ def test_a_step_without_chunks_says_why_and_the_reason_is_true(seed):
 
 
 @in_every_world
+def test_drafts_delay_nobody_and_give_back_what_they_took(seed):
+    World(Random(seed), [laws.DraftsDelayNobody], num_speculative_tokens=4).play(80)
+
+
+@in_every_world
+def test_drafts_are_no_reason_to_give_way_when_blocks_are_short(seed):
+    watchers = [laws.DraftsDelayNobody, laws.GivingWay, laws.TokensAsAlone, laws.BlocksAddUp]
+    World(Random(seed), watchers, num_speculative_tokens=7, **TIGHT).play(80)
+
+
+@in_every_world
 def test_skips_preemptions_and_steps_stay_within_their_numbers(seed):
     World(Random(seed), [laws.GivingWay], **TIGHT).play(100)
 
@@ -102,9 +113,21 @@ def test_failed_steps_end_their_requests_and_nobody_else(seed):
 def test_the_worlds_are_worth_watching():
     """The random worlds reach what the laws are about; else the laws would say nothing."""
     seen = dict.fromkeys(
-        ("preempted", "evicted", "hits", "full hits", "turns", "hard", "shares"), 0
+        (
+            "preempted",
+            "evicted",
+            "hits",
+            "tails",
+            "full hits",
+            "turns",
+            "hard",
+            "shares",
+            "right",
+            "wrong",
+        ),
+        0,
     )
-    for seed in range(60):
+    for seed in range(80):
         world = World(Random(seed), [laws.NoDecodeMisses, laws.TheOldestGetsHalf], policy="chunked")
         cache = world.scheduler.kv._cache
         world.play(80)
@@ -113,11 +136,14 @@ def test_the_worlds_are_worth_watching():
         seen["hard"] += sum(
             r.num_preemptions >= world.options.max_preemptions > 0 for r in requests
         )
+        seen["right"] += world.runner.num_right
+        seen["wrong"] += world.runner.num_wrong
         seen["turns"] += world.watchers[0].num_turns
         seen["shares"] += world.watchers[1].num_shares
         if cache is not None:
             seen["evicted"] += cache._last - len(cache._block_of)
             seen["hits"] += world.runner.num_hits
+            seen["tails"] += world.runner.num_tails
             seen["full hits"] += world.runner.num_full_hits
     assert min(seen.values()) >= 10, seen
 

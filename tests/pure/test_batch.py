@@ -128,7 +128,7 @@ class BatchesAreRight(Watcher):
         for index, span in enumerate(plan.spans):
             request = span.request
             for position in range(span.start, span.start + span.length):
-                token_ids.append(request.token_ids[position])
+                token_ids.append((request.token_ids + request.draft_ids)[position])
                 positions.append(position)
                 slot = request.block_ids[position // size] * size + position % size
                 slots.append(-1 if position < request.num_cached_tokens else slot)
@@ -156,7 +156,8 @@ class BatchesAreRight(Watcher):
         offsets = sampling.banned_offsets.tolist()
         for row, owner in enumerate(batch.row_spans):
             request = plan.spans[owner].request
-            few = request.num_output_tokens < request.params.min_tokens
+            drawn = positions[batch.logit_rows[row]] + 1 - request.num_prompt_tokens
+            few = drawn < request.params.min_tokens
             banned = sampling.banned_ids[offsets[row] : offsets[row + 1]].tolist()
             assert banned == (sorted(request.stop_ids) if few else [])
 

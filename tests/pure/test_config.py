@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.config import MAX_AUTO_KV_BYTES, OPTION_NAMES, EngineConfig
+from evenflow.config import OPTION_NAMES, EngineConfig
 from evenflow.errors import ConfigError
+from evenflow.kv_pool import MAX_AUTO_KV_BYTES
 
 GIB = 1024**3
 
@@ -40,7 +41,7 @@ def refusal(**options: object) -> tuple[str, str]:
 def test_the_defaults_are_the_documented_ones():
     config = resolve()
     values = {name: getattr(config, name) for name in OPTION_NAMES}
-    pool = {"num_kv_blocks", "kv_cache_memory_bytes"}
+    pool = {"num_kv_blocks", "kv_cache_memory_bytes", "kv_cache_memory_share"}
     assert {name: value for name, value in values.items() if name not in pool} == {
         "model": "smollm2",
         "runner": "reference",
@@ -63,6 +64,11 @@ def test_the_defaults_are_the_documented_ones():
         "max_preemptions": 3,
         "plan_depth": 1,
         "max_logprobs": 20,
+        "speculative": "off",
+        "num_speculative_tokens": 0,
+        "prompt_lookup_max": 0,
+        "prompt_lookup_min": 0,
+        "speculative_disable_by_batch_size": 0,
         "seed": 0,
     }
     assert resolve(runner="reference").warnings == ()

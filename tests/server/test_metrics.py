@@ -89,7 +89,7 @@ def test_the_prefix_cache_is_counted_when_a_prompt_is_admitted():
             model.wait_idle()
             seen.append(counts())
         assert served.server.state.metrics._not_admitted == {}
-    assert seen == [[30, 0, 0], [30, 0, 0], [60, 28, 28], [60, 28, 28]]
+    assert seen == [[30, 0, 0], [30, 0, 0], [60, 30, 30], [60, 30, 30]]
 
 
 def test_gauges_are_of_this_moment():
@@ -116,6 +116,42 @@ def test_gauges_are_of_this_moment():
     )
     assert after["evenflow:num_requests_running"] == after["evenflow:num_requests_waiting"] == 0
     assert after["evenflow:kv_cache_usage_perc"] == 0
+
+
+def test_drafts_are_counted_under_vllms_names():
+    def loop(request, position):
+        return 1 + position % 3
+
+    class Rows(SpellingRunner):
+        def submit(self, plan):
+            handle = super().submit(plan)
+            tokens = [
+                tuple(
+                    loop(s.request, end)
+                    for end in range(s.start + s.length - s.num_logits + 1, s.start + s.length + 1)
+                )
+                for s in plan.spans
+            ]
+            handle.outcome = handle.outcome._replace(tokens=tokens)
+            return handle
+
+    model = LetterModel(Rows(), speculative="ngram", num_speculative_tokens=2, prompt_lookup_min=1)
+    body = {"prompt": [1, 2, 3, 1], "max_tokens": 20}
+    with serving(model, metrics_prefix="vllm") as served:
+        read_all(post(served.port, "/v1/completions", body, headers=CLOSE))
+        model.wait_idle()
+        counts = scrape(served.port)
+    drafted = counts["vllm:spec_decode_num_draft_tokens_total"]
+    accepted = counts["vllm:spec_decode_num_accepted_tokens_total"]
+    assert counts["vllm:spec_decode_num_drafts_total"] * 2 >= drafted >= accepted > 5
+    each = [
+        counts[f"vllm:spec_decode_num_accepted_tokens_per_pos_total{{position={i}}}"]
+        for i in range(2)
+    ]
+    assert sum(each) == accepted
+    assert counts["vllm:generation_tokens_total"] == 20
+    with serving(metrics_prefix="vllm") as served:
+        assert not any("spec_decode" in name for name in scrape(served.port))
 
 
 def test_another_prefix_keeps_dashboards_working():

@@ -17,4 +17,6 @@ def config_lines(config: EngineConfig) -> Iterator[str]:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         yield "  ".join([*cells, row.reason]).rstrip()
-    yield f"the KV pool holds {config.num_kv_tokens:,} tokens"
+    mib = config.kv_cache_memory_bytes / 2**20
+    reason = config.origins["num_kv_blocks"].reason or "as given"
+    yield f"the KV pool holds {config.num_kv_tokens:,} tokens in {mib:,.0f} MiB ({reason})"

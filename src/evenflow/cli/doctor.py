@@ -39,6 +39,7 @@ def examine_machine() -> dict[str, Any]:
     """Facts about the machine and the choices that follow from them, by name."""
     import psutil  # noqa: PLC0415 - keeps --version and --help quick
 
+    from evenflow.memory import free_memory_bytes  # noqa: PLC0415 - as above
     from evenflow.model.families import FAMILIES  # noqa: PLC0415 - as above
 
     facts: dict[str, Any] = {
@@ -47,7 +48,7 @@ def examine_machine() -> dict[str, Any]:
         "cores": f"{psutil.cpu_count(logical=False)} physical, {psutil.cpu_count()} logical",
         "usable here": f"{len(os.sched_getaffinity(0))} logical by affinity",
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB, "
-        f"{psutil.virtual_memory().available / 2**30:.1f} GiB free",
+        f"{free_memory_bytes() / 2**30:.1f} GiB free to this process",
         "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
         "model families": [family.name for family in FAMILIES],

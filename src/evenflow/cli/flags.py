@@ -37,7 +37,8 @@ ENGINE = {
     "max_num_seqs": Flag(int, "Requests that may be running at once."),
     "block_size": Flag(int, "Positions per KV block."),
     "num_kv_blocks": Flag(int, "Blocks in the KV pool."),
-    "kv_cache_memory_bytes": Flag(int, "The KV pool's size in bytes, instead of its blocks."),
+    "kv_cache_memory_bytes": Flag(str, "The KV pool's size instead of its blocks, such as 2G."),
+    "kv_cache_memory_share": Flag(float, "The same, as a share of free memory, such as 0.5."),
     "enable_prefix_caching": Flag(
         bool,
         "Keep and share full blocks between requests.",
@@ -57,6 +58,12 @@ ENGINE = {
     "max_preemptions": Flag(int, "After so many, a request comes back with all reserved."),
     "plan_depth": Flag(int, "Plans that may be in flight at once."),
     "max_logprobs": Flag(int, "Likeliest tokens that a request may have reported, at most."),
+    "speculative": Flag(str, "Draft tokens and verify several a step: off or ngram."),
+    "num_speculative_tokens": Flag(int, "Tokens drafted for one request and step, at most."),
+    "prompt_lookup_max": Flag(int, "Last tokens that a draft is looked up by, at most."),
+    "prompt_lookup_min": Flag(int, "Last tokens that must be found again, at least."),
+    "speculative_disable_by_batch_size": Flag(int, "More decodes than this draft nothing."),
+    "speculative_config": Flag(str, "The five above as vLLM's JSON object."),
 }
 
 SAMPLING = {

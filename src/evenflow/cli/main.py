@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -29,7 +30,7 @@ from evenflow.cli import (
     sweep,
 )
 from evenflow.cli.bench_kernels import BenchCommand
-from evenflow.errors import EvenflowError
+from evenflow.errors import ConfigWarning, EvenflowError
 from evenflow.version import __version__
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_missing_streams()
     try:
         command = typer.main.get_command(app)
-        with command.make_context("evenflow", given) as context:
+        with warnings.catch_warnings(), command.make_context("evenflow", given) as context:
+            warnings.simplefilter("ignore", ConfigWarning)  # the commands print them in full
             command.invoke(context)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -85,6 +85,7 @@ def build_batch(plan: StepPlan, block_size: int) -> Batch:
     context_lens = starts + lengths
     for i, span in enumerate(spans):
         token_ids += span.request.token_ids[span.start : span.start + span.length]
+        token_ids += span.request.draft_ids  # empty but for a decode that verifies some
         used = -(-int(context_lens[i]) // block_size)
         tables += span.request.block_ids[:used]
         table_lens[i + 1] = used
@@ -149,10 +150,12 @@ def _sampling(requests: list[Request], row_positions: I32) -> SamplingBatch:
 
 def _banned(request: Request, position: int) -> list[int]:
     """The ids that may not be drawn at a position: ends that come too soon, ends of bad words."""
-    start = request.num_prompt_tokens
+    start, known = request.num_prompt_tokens, request.token_ids
+    if request.draft_ids and request.bad_words:
+        known = known + request.draft_ids
     banned = sorted(request.stop_ids) if position - start < request.params.min_tokens else []
     for word in request.bad_words:
         begin = position - len(word) + 1
-        if begin >= start and request.token_ids[begin:position] == list(word[:-1]):
+        if begin >= start and known[begin:position] == list(word[:-1]):
             banned.append(word[-1])
     return banned

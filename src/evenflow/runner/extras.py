@@ -142,6 +142,9 @@ def _penalties(
         presence[row] = params.presence_penalty
         frequency[row] = params.frequency_penalty
         seen = np.frombuffer(request.history(), np.int32)[: positions[row] + 1]
+        if positions[row] >= request.num_tokens:  # a row behind drafts has seen them too
+            drafts = request.draft_ids[: positions[row] + 1 - request.num_tokens]
+            seen = np.concatenate([seen, np.array(drafts, np.int32)])
         parts.append(seen)
         lengths[row + 1] = len(seen)
         prompt_lens[row] = request.num_prompt_tokens

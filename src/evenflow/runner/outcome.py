@@ -88,7 +88,9 @@ def make_result(
     for row, (span, token) in enumerate(zip(spans, drawn, strict=True)):
         tokens[span].append(token)
         if token < 0 and span not in failed:
-            failed[span] = _why(plan.spans[span].request, batch, row, token)
+            request = plan.spans[span].request
+            if not request.draft_ids or _is_reached(request, tokens[span]):
+                failed[span] = _why(request, batch, row, token)
     if extras is None:
         for span in failed:
             tokens[span] = []
@@ -120,6 +122,11 @@ def make_result(
         scores,
         failed,
     )
+
+
+def _is_reached(request: Request, tokens: list[int]) -> bool:
+    """Whether the last of these rows stands behind right drafts only; else it means nothing."""
+    return tokens[:-1] == request.draft_ids[: len(tokens) - 1]
 
 
 def _why(request: Request, batch: Batch, row: int, code: int) -> EvenflowError:

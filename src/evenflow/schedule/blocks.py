@@ -22,12 +22,13 @@ class BlockPool:
     `on_evict(block)` is called when a cached block is about to be reused for something else.
     """
 
-    __slots__ = ("_cached", "_free", "_on_evict", "_published", "_refs", "num_blocks")
+    __slots__ = ("_cached", "_free", "_on_evict", "_published", "_refs", "num_blocks", "num_let_go")
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
         self.num_blocks = num_blocks
         self._on_evict = on_evict
         self._refs = [0] * num_blocks
+        self.num_let_go = 0  # times a block lost its last holder; only grows
         self._published = bytearray(num_blocks)
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: low numbers are used first
         self._cached: dict[int, None] = {}  # insertion order = order of release
@@ -78,11 +79,24 @@ class BlockPool:
         """From now on the block outlives its holders."""
         self._published[block] = 1
 
+    def adopt(self, block: int) -> None:
+        """Hand a cached block, with what it holds, to one holder, who may write to it."""
+        del self._cached[block]
+        self._published[block] = 0
+        self._refs[block] = 1
+
+    def discard(self, block: int) -> None:
+        """The content of a cached block is worth nothing any more."""
+        del self._cached[block]
+        self._published[block] = 0
+        self._free.append(block)
+
     def release(self, block: int) -> None:
         """Remove a holder; the last one frees the block, or leaves it cached if published."""
         refs = self._refs[block] - 1
         self._refs[block] = refs
         if refs == 0:
+            self.num_let_go += 1
             if self._published[block]:
                 self._cached[block] = None
             else:

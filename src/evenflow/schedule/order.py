@@ -31,14 +31,16 @@ def _key(request: Request) -> tuple[int, int]:
 class OrderedRequests:
     """Requests in the order of their keys."""
 
-    __slots__ = ("_requests",)
+    __slots__ = ("_requests", "version")
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
+        self.version = 0  # grows with every change
 
     def add(self, request: Request) -> None:
         """Put a request in its place."""
         insort(self._requests, request, key=_key)
+        self.version += 1
 
     def remove(self, request: Request) -> None:
         """Take a request out.
@@ -51,6 +53,7 @@ class OrderedRequests:
             msg = f"{request.id} is not in the list"
             raise ValueError(msg)
         del self._requests[index]
+        self.version += 1
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -16,7 +16,7 @@ from evenflow.types import Span
 
 if TYPE_CHECKING:
     from evenflow.schedule.kv import KvLedger
-    from evenflow.schedule.scheduler import SchedulerOptions
+    from evenflow.schedule.options import SchedulerOptions
 
 # Waiting prompts looked at in one scan: bounds the cost of a step, not the length of the queue.
 SCAN_LIMIT = 64
@@ -38,6 +38,8 @@ class PrefillPlanner(ABC):
         self._running = running
         self._lanes = OrderedRequests()
         self._blocked = ""
+        self._only_kv = True  # whether the last scan met no other refusal
+        self._in_vain = (-1, -1)  # queue and blocks as they were when a scan found "kv" only
         self.num_recomputed_tokens = 0
 
     @abstractmethod
@@ -77,6 +79,19 @@ class PrefillPlanner(ABC):
         if not self._kv.has_room():
             self._note("kv")
             return None
+        state = (self._waiting.version, self._kv.num_openings)
+        if state == self._in_vain:
+            self._note("kv")
+            return None
+        request = self._scan(now=now)
+        if request is None and self._only_kv:
+            self._in_vain = state
+        return request
+
+    def _scan(self, *, now: bool) -> Request | None:
+        """The first waiting prompt that may enter and fits, entered."""
+        self._only_kv = True
+        self._kv.forget_wishes()
         passed: list[Request] = []
         for count, request in enumerate(self._waiting):
             if count == SCAN_LIMIT:
@@ -92,6 +107,7 @@ class PrefillPlanner(ABC):
                 self._enter(request)
                 return request
             self._note(refusal)
+            self._only_kv = self._only_kv and refusal == "kv"
             if refusal == "kv":
                 if request.num_skips >= self._options.max_admission_skips:
                     return None

@@ -88,11 +88,12 @@ class PrefixCache:
         self._node_of_block[block] = node
         return node, True
 
-    def forget(self, block: int) -> None:
-        """A published block is about to be overwritten."""
+    def forget(self, block: int) -> int:
+        """A published block is about to be overwritten; returns the node that it was."""
         node = self._node_of_block.pop(block)
         del self._nodes[self._key_of.pop(node)]
         del self._block_of[node]
+        return node
 
     def published_blocks(self) -> dict[int, Key]:
         """Every published block and its key; for tests."""

@@ -1,6 +1,6 @@
 """One request's progress through the scheduler.
 
-Only the scheduler writes these fields; a runner reads `token_ids`, `block_ids`,
+Only the scheduler writes these fields; a runner reads `token_ids`, `draft_ids`, `block_ids`,
 `num_cached_tokens`, `params`, `bad_words` and `masks` while it takes a plan.
 """
 
@@ -34,6 +34,8 @@ class Request:
     * `num_prompt_tokens` <= `len(token_ids)`: the prompt, then the generated tokens;
     * `num_planned_tokens`: positions handed to a runner, moved by `plan`;
     * `num_computed_tokens` <= planned: positions whose step was committed;
+    * `draft_ids`: guesses that stand behind `token_ids` while the decode that verifies them is in
+      flight; empty otherwise, so planned may exceed the known tokens by as many;
     * `num_cached_tokens`: positions found in the prefix cache. They live in shared blocks, so when
       the last of them must be computed again (a full hit), nothing is written for it;
     * `num_scored_tokens`: positions whose logits have scored the prompt's next token, committed;
@@ -47,6 +49,7 @@ class Request:
         "block_ids",
         "cache_nodes",
         "cancelled",
+        "draft_ids",
         "hard_claim",
         "id",
         "is_plain",
@@ -108,6 +111,7 @@ class Request:
         )
         self.stage = Stage.WAITING
         self.cancelled = False
+        self.draft_ids: list[int] = []
         self.block_ids: list[int] = []
         self.cache_nodes: list[int] = []  # chain of published nodes, one per full block
         self.num_prompt_tokens = len(prompt_token_ids)

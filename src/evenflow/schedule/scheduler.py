@@ -9,61 +9,37 @@ A step's work, in this order, within the budget:
    for prompts if any wait;
 2. prompts part-way through, in lanes: the first half of the room goes in order, the rest to
    whoever has the least left;
-3. new prompts, while budget, lanes, seats and KV last.
+3. new prompts, while budget, lanes, seats and KV last;
+4. drafts, which lengthen the decodes by what is left.
 
-Step 2 and 3 live in `prefill.py`; who gets blocks in `kv.py`; who gives way in `order.py`.
+Steps 2 and 3 live in `prefill.py`, step 4 in `speculate.py`; who gets blocks in `kv.py`; who gives
+way in `order.py`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenflow.errors import InvalidRequestError
 from evenflow.schedule.budget import FixedBudget
-from evenflow.schedule.kv import KvLedger, KvUsage
+from evenflow.schedule.kv import KvLedger
+from evenflow.schedule.lookup import NgramDrafter
+from evenflow.schedule.options import SchedulerOptions, SchedulerStats
 from evenflow.schedule.order import OrderedRequests, choose_victim, order_key
 from evenflow.schedule.prefill import ChunkedPrefill, WholePrefill
 from evenflow.schedule.request import Request, Stage
-from evenflow.types import FinishReason, Policy, Span, StepPlan, StepResult, TokenEvent
+from evenflow.schedule.speculate import Speculation
+from evenflow.types import FinishReason, Span, StepPlan, StepResult, TokenEvent
 
 if TYPE_CHECKING:
     from evenflow.schedule.budget import Budget
+    from evenflow.schedule.speculate import Drafter
 
 # Half the cost of calling the NamedTuple, in the two loops that make one per decode and step.
 _new = tuple.__new__
 _last_step = attrgetter("last_step")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulerOptions:
-    """The rules' numbers; see `EngineConfig` for what each means to a person."""
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    num_blocks: int
-    block_size: int
-    enable_prefix_caching: bool = True
-    policy: Policy = "chunked"
-    long_prefill_token_threshold: int = 0
-    max_partial_prefills: int = 4
-    min_prefill_tokens: int = 16
-    priority_aging_steps: int = 1000
-    max_admission_skips: int = 64
-    max_preemptions: int = 3
-    plan_depth: int = 1
-
-
-class SchedulerStats(NamedTuple):
-    """Counts for records and metrics; `num_recomputed_tokens` only grows."""
-
-    num_waiting: int
-    num_running: int
-    kv: KvUsage
-    num_preemptions: int
-    num_recomputed_tokens: int
 
 
 class Scheduler:
@@ -71,10 +47,15 @@ class Scheduler:
 
     `plan` may be called up to `plan_depth` times before `commit`; commits come in the order of the
     plans. A request whose decode is in flight is not planned again; the next chunk of a prompt may
-    be.
+    be. A `drafter` takes the place of prompt lookup where `num_speculative_tokens` is not 0.
     """
 
-    def __init__(self, options: SchedulerOptions, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        options: SchedulerOptions,
+        budget: Budget | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
         self.options = options
         self._budget = budget or FixedBudget(options.max_num_batched_tokens)
         self.kv = KvLedger(
@@ -86,6 +67,10 @@ class Scheduler:
         self._decodes: list[Request] = []  # by oldest gap when they do not all fit
         kind = ChunkedPrefill if options.policy == "chunked" else WholePrefill
         self._prefill = kind(options, self.kv, self._waiting, self._running)
+        self._speculation = None
+        if options.num_speculative_tokens:
+            lookup = NgramDrafter(options.prompt_lookup_min, options.prompt_lookup_max)
+            self._speculation = Speculation(options, self.kv, drafter or lookup)
         self._in_flight: deque[StepPlan] = deque()
         self._serial = -1
         self._arrivals = 0
@@ -184,6 +169,9 @@ class Scheduler:
         spans += chunks
         if not spans:
             return None
+        if self._speculation is not None and num_decodes:
+            room = tokens - num_decodes - sum(s.length for s in chunks)
+            self._speculation.lengthen(spans, num_decodes, room, serial)
         if self._waiting and not blocked:
             blocked = "kv"  # nobody waited until a decode took somebody's blocks
         preempted = tuple(self._preempted)
@@ -239,12 +227,12 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         """Take a request's blocks; it waits in its old place and computes everything again."""
         self._leave(request)
+        self.kv.release(request)
         request.num_lost_tokens = request.num_computed_tokens
         request.num_computed_tokens = request.num_planned_tokens = 0
         request.num_prefill_tokens = request.num_tokens
         request.num_preemptions += 1
         request.stage = Stage.WAITING
-        self.kv.release(request)
         self._waiting.add(request)
         self._preempted.append(request.id)
         self._num_preemptions += 1
@@ -277,23 +265,27 @@ class Scheduler:
             if failed and index in failed:
                 events.append(self._end(request, "error"))
                 continue
-            computed = span.start + span.length
-            request.num_computed_tokens = computed
-            if request.scores_prompt:
-                request.keep_scores(result.prompt_logprobs.get(index, ()))
-            if stage is Stage.PREFILL:
-                self.kv.publish(request)
-                if computed < request.num_prefill_tokens:
-                    continue
-                request.stage = Stage.DECODE
-                self._decodes.append(request)
-            elif computed % block_size == 0:
-                self.kv.publish(request)
-            token = tokens[0]
-            request.token_ids.append(token)
-            finish = request.finish_with(token)
-            scored = logprobs[index][0] if logprobs else None
-            events.append(_new(TokenEvent, (request.id, token, scored, finish)))
+            scored = logprobs[index] if logprobs else None
+            if request.draft_ids and self._speculation is not None:
+                finish = self._speculation.commit(span, tokens, scored, events)
+            else:
+                computed = span.start + span.length
+                request.num_computed_tokens = computed
+                if request.scores_prompt:
+                    request.keep_scores(result.prompt_logprobs.get(index, ()))
+                if stage is Stage.PREFILL:
+                    self.kv.publish(request)
+                    if computed < request.num_prefill_tokens:
+                        continue
+                    request.stage = Stage.DECODE
+                    self._decodes.append(request)
+                elif computed % block_size == 0:
+                    self.kv.publish(request)
+                token = tokens[0]
+                request.token_ids.append(token)
+                finish = request.finish_with(token)
+                entry = scored[0] if scored else None
+                events.append(_new(TokenEvent, (request.id, token, entry, finish)))
             if finish is not None:
                 request.stage = Stage.FINISHED
                 any_ended = True
@@ -351,6 +343,8 @@ class Scheduler:
         """Free what a finished request holds."""
         self.kv.release(request)
         del self._requests[request.id]
+        if self._speculation is not None:
+            self._speculation.forget(request)
 
     @property
     def has_unfinished(self) -> bool:
@@ -365,11 +359,12 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """Counts as they stand now."""
         return SchedulerStats(
-            num_waiting=len(self._waiting),
-            num_running=len(self._running),
-            kv=self.kv.usage(),
-            num_preemptions=self._num_preemptions,
-            num_recomputed_tokens=self._prefill.num_recomputed_tokens,
+            len(self._waiting),
+            len(self._running),
+            self.kv.usage(),
+            self._num_preemptions,
+            self._prefill.num_recomputed_tokens,
+            *(self._speculation.counts if self._speculation is not None else ()),
         )
 
     def check(self) -> None:
@@ -380,7 +375,8 @@ class Scheduler:
         """
         self.kv.check(self._requests.values())
         for request in self._requests.values():
-            assert request.num_computed_tokens <= request.num_planned_tokens <= request.num_tokens
+            known = request.num_tokens + len(request.draft_ids)
+            assert request.num_computed_tokens <= request.num_planned_tokens <= known
             waits = request in self._waiting
             assert waits == (request.stage is Stage.WAITING), f"{request} is on the wrong list"
             runs = request.stage in (Stage.PREFILL, Stage.DECODE)

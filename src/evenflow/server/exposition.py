@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from evenflow.schedule.options import SchedulerStats
     from evenflow.server.metrics import Metrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -110,9 +111,7 @@ class Exposition(Collector):
             ("predicted_step_seconds", "Expected time of predicted steps.", m.predicted_s),
             ("predicted_step_real_seconds", "Real time of these steps.", m.predicted_real_s),
         ):
-            family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), value)
-            yield family
+            yield self._counter(name, text, value)
         yield self._by("steps", "Steps, by what they computed.", "kind", m.steps)
         yield self._by("steps_seconds", "Time of these steps.", "kind", m.steps_s)
         yield self._by(
@@ -122,6 +121,27 @@ class Exposition(Collector):
             {"prefill": m.num_prompt_tokens, "decode": m.num_decode_tokens},
         )
         yield self._by("request_success", "Ended requests.", "finished_reason", m.finishes)
+        if m.stats is not None and (stats := m.stats()).accepted_by_place:
+            yield from self._speculation(stats)
+
+    def _speculation(self, stats: SchedulerStats) -> Iterator[Metric]:
+        for name, text, value in (
+            ("drafts", "Decodes that were lengthened by drafts.", stats.num_drafts),
+            ("draft_tokens", "Drafts that were verified.", stats.num_draft_tokens),
+            ("accepted_tokens", "Tokens that came of drafts.", stats.num_accepted_tokens),
+        ):
+            yield self._counter(f"spec_decode_num_{name}", text, value)
+        yield self._by(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Tokens that came of drafts, by place in the draft.",
+            "position",
+            {str(place): count for place, count in enumerate(stats.accepted_by_place)},
+        )
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=list(self._labels))

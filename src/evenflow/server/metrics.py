@@ -16,7 +16,7 @@ from evenflow.server.histogram import Histogram
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenflow.schedule.scheduler import SchedulerStats
+    from evenflow.schedule.options import SchedulerStats
     from evenflow.trace import RequestRecord, StepRecord
     from evenflow.types import StreamEvent
 
@@ -121,11 +121,12 @@ class Metrics:
 
     def step(self, record: StepRecord) -> None:
         """A step was committed; `measure` has seen its tokens."""
-        num_chunk_tokens = record.num_tokens - record.num_decodes
+        num_decode_tokens = record.num_decodes + record.draft_tokens
+        num_chunk_tokens = record.num_tokens - num_decode_tokens
         kind = "decode" if not record.chunks else "mixed" if record.num_decodes else "prefill"
         self.steps[kind] += 1
         self.steps_s[kind] += record.seconds
-        self.num_decode_tokens += record.num_decodes
+        self.num_decode_tokens += num_decode_tokens
         self.num_prompt_tokens += num_chunk_tokens
         self.num_recomputed_tokens += record.recomputed_tokens
         self.num_preemptions += len(record.preempted)
