@@ -27,7 +27,7 @@ from evenflow.server.exposition import Exposition
 from evenflow.server.gate import Gate
 from evenflow.server.metrics import Metrics
 from evenflow.server.prompts import PromptReader
-from evenflow.server.slices import LONG_S, SOON_S, ask_for
+from evenflow.server.slices import LONG_S, SOON_S, USUAL_S, ask_for
 from evenflow.server.state import Model, ServerState
 from evenflow.server.steps import StepFeed
 
@@ -166,6 +166,7 @@ class Server:
             raise
         finally:
             await serving
+            ask_for(USUAL_S)
 
     def stop(self) -> None:
         """Take a signal: drain at the first, stop at once at the second."""
