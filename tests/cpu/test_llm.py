@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import re
 import threading
 import time
 
 import pytest
 
-from evenflow import LLM, ConfigWarning, SamplingParams
+from evenflow import LLM, ConfigWarning, SamplingParams, StructuredOutputs
 from evenflow.errors import ConfigError, InvalidRequestError, ModelError
 from evenflow.model.load import resolve_model
 
@@ -183,3 +185,52 @@ def test_what_a_person_should_know_is_a_warning_at_the_callers_line():
         llm = LLM("smollm2", progress=False, max_model_len=8200, num_kv_blocks=520)
     llm.close()
     assert caught[0].filename == __file__
+
+
+def test_several_answers_with_log_probabilities(llm):
+    params = SamplingParams(n=3, max_tokens=4, seed=1, logprobs=2, prompt_logprobs=1)
+    (done,) = llm.generate("The capital of France is", params)
+    assert [output.index for output in done.outputs] == [0, 1, 2]
+    assert done.text == done.outputs[0].text
+    assert len({output.text for output in done.outputs}) > 1
+    for output in done.outputs:
+        assert [len(entry.top) for entry in output.logprobs] == [2] * 4
+    assert done.prompt_logprobs[0] is None
+    assert len(done.prompt_logprobs) == len(done.prompt_token_ids)
+    (alone,) = llm.generate("The capital of France is", SamplingParams(max_tokens=4, seed=1))
+    assert alone.token_ids == done.token_ids
+    assert alone.logprobs is alone.prompt_logprobs is None
+
+
+def test_an_answer_has_the_form_that_was_asked_for(llm):
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["Paris", "Rome"]}, "big": {"type": "boolean"}},
+        "required": ["name", "big"],
+        "additionalProperties": False,
+    }
+    forms = [StructuredOutputs(json=schema), StructuredOutputs(regex="[0-9]{3}!")]
+    asks = [
+        SamplingParams(max_tokens=60, seed=seed, structured_outputs=form)
+        for form in forms
+        for seed in range(3)
+    ]
+    done = llm.generate(["A city:"] * 6, asks)
+    assert {completion.finish_reason for completion in done} == {"stop"}
+    for completion in done[:3]:
+        assert set(json.loads(completion.text)) == {"name", "big"}
+    for completion in done[3:]:
+        assert re.fullmatch("[0-9]{3}!", completion.text)
+    impossible = SamplingParams(structured_outputs=StructuredOutputs(regex=r"[^\s\S]"))
+    with pytest.raises(InvalidRequestError, match="no text has this form"):
+        llm.generate("x", impossible)
+
+
+def test_bad_words_do_not_appear(llm):
+    (plain,) = llm.generate("The capital of France is", GREEDY)
+    (other,) = llm.generate(
+        "The capital of France is",
+        SamplingParams(temperature=0.0, max_tokens=4, bad_words=["Paris"]),
+    )
+    assert "Paris" in plain.text
+    assert "Paris" not in other.text
