@@ -26,9 +26,9 @@ struct ChunkSpace {
 };
 
 // scores[key][vector] for keys [0, num_keys) and their maxima; -inf behind the causal edge, and
-// before the window.
+// before the window. Fetches a line of the next block with every step, keys and values in turn.
 template <class P, int N, bool kMasked, bool kWindow>
-EVENFLOW_INLINE void chunk_scores(const float* q, const float* keys, int steps, int num_keys,
+EVENFLOW_INLINE void chunk_scores(const float* q, const BlockView& block, int steps, int num_keys,
                                   const F* limits, F window, F* max, float* scores) {
   F top[N];  // not `max` itself, which the stores below could alias
   for (int v = 0; v < N; ++v) top[v] = max[v];
@@ -37,11 +37,15 @@ EVENFLOW_INLINE void chunk_scores(const float* q, const float* keys, int steps, 
     for (int t = 0; t < kTile; ++t) {
       for (int v = 0; v < N; ++v) acc[t][v] = set1(0.0f);
     }
-    const float* key = keys + k0;
+    const float* key = block.keys + k0;
     const float* row = q;
     for (int s = 0; s < steps; ++s, key += kKeys, row += N * kW) {
       F x[N];
       for (int v = 0; v < N; ++v) x[v] = load(row + v * kW);
+      if constexpr (P::kInPlace) {
+        const int line = k0 / kTile * steps + s;
+        fetch_ahead((line % 2 == 0 ? block.next_keys : block.next_values) + line / 2 * kLineFloats);
+      }
       for (int t = 0; t < kTile; ++t) {
         const F k = set1(key[t]);
         for (int v = 0; v < N; ++v) acc[t][v] = P::mac(acc[t][v], x[v], k);
@@ -157,11 +161,10 @@ EVENFLOW_INLINE void chunk_block(const AttentionArgs& args, const ChunkUnit& uni
   const int most = unit.max_limit - base, least = kWindow ? 0 : unit.min_limit - base;
   int num_groups = kKeys / 16;  // groups of keys that any row sees; the others add nothing
   if (least >= kKeys) {
-    chunk_scores<P, N, false, false>(unit.q, block.keys, steps, kKeys, limits, window, max, scores);
+    chunk_scores<P, N, false, false>(unit.q, block, steps, kKeys, limits, window, max, scores);
   } else {
     const int num_keys = most >= kKeys ? kKeys : (most + kTile - 1) / kTile * kTile;
-    chunk_scores<P, N, true, kWindow>(unit.q, block.keys, steps, num_keys, limits, window, max,
-                                      scores);
+    chunk_scores<P, N, true, kWindow>(unit.q, block, steps, num_keys, limits, window, max, scores);
     num_groups = (num_keys + 15) / 16;
     for (int i = num_keys * N; i < num_groups * 16 * N; ++i) {
       store(scores + i * kW, set1(kMinusInfinity));
@@ -218,7 +221,13 @@ void chunk_section(const AttentionArgs& args, const int32_t* blocks, int64_t blo
   const int stop = (section + 1) * kSectionBlocks, end = last < stop ? last : stop;
   const float scale = args.scale * kLog2E;
   for (int b = begin; b < end; ++b) {
-    const BlockView block = P::view(args, blocks[b] * block_elements + head_offset, space.block);
+    BlockView block = P::view(args, blocks[b] * block_elements + head_offset, space.block);
+    if constexpr (P::kInPlace) {
+      const int next = b + 1 < last ? b + 1 : b;
+      const BlockView view = P::view(args, blocks[next] * block_elements + head_offset, nullptr);
+      block.next_keys = view.keys;
+      block.next_values = view.values;
+    }
     if (unit.window > 0 && b * kKeys < unit.max_limit - unit.window) {
       chunk_edge<P, N>(args, unit, block, b * kKeys, b == begin, scale, state, space.scores);
     } else if (b == begin) {

@@ -14,10 +14,17 @@
 
 namespace evenflow::EVENFLOW_ISA {
 
+inline constexpr int kLineFloats = 16;
+
+// Into the second-level cache: the first has too few misses in flight for the memory's rate.
+EVENFLOW_INLINE void fetch_ahead(const float* x) { __builtin_prefetch(x, 0, 2); }
+
 // Where a block's elements lie, ready for the kernels.
 struct BlockView {
-  const float* keys;    // [steps over dims][64]
-  const float* values;  // [steps over keys][dim]
+  const float* keys;                 // [steps over dims][64]
+  const float* values;               // [steps over keys][dim]
+  const float* next_keys = nullptr;  // of the block after it, to be fetched meanwhile
+  const float* next_values = nullptr;
 };
 
 #if EVENFLOW_ISA_LEVEL >= 3

@@ -20,9 +20,6 @@ struct RowUnit {
   int64_t after;  // elements of the pool from its start to what comes after the last block, or -1
 };
 
-// Into the second-level cache: the first has too few misses in flight for the memory's rate.
-EVENFLOW_INLINE void fetch_ahead(const float* x) { __builtin_prefetch(x, 0, 2); }
-
 // scores[row][64]; -inf behind the causal edge and before the window. Returns maxima through `max`.
 template <class P, int R, bool kWindow>
 EVENFLOW_INLINE void row_scores(const RowUnit& unit, const float* keys, int base, int steps, F* max,

@@ -30,9 +30,9 @@ struct HeadNorm {
   int dim, width;
   float eps, whole;
 
-  EVENFLOW_INLINE HeadNorm(const float* w, int d, int n, float e, const float* x)
-      : weight(w), dim(d), width(n), eps(e), whole(0.0f) {
-    if (w != nullptr && n > d) whole = inverse_rms(x, n, e);
+  EVENFLOW_INLINE HeadNorm(const float* w, int d, int n, float e, const float* x) {
+    weight = w, dim = d, width = n, eps = e;
+    whole = w != nullptr && n > d ? inverse_rms(x, n, e) : 0.0f;
   }
   EVENFLOW_INLINE void apply(const float* x, int h, float* head) const {
     if (width > dim) return scale_row(x, whole, weight + h * dim, dim, head);

@@ -71,77 +71,87 @@ class Batch:
 
 
 def build_batch(plan: StepPlan, block_size: int) -> Batch:
-    """Flatten a plan; `block_size` is in slots."""
-    spans = plan.spans
-    lengths = np.fromiter((s.length for s in spans), np.int32, len(spans))
-    starts = np.fromiter((s.start for s in spans), np.int32, len(spans))
-    offsets = np.zeros(len(spans) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    num_tokens = int(offsets[-1])
+    """Flatten a plan; `block_size` is in slots.
 
+    Lists first and one array of each at the end: for a step of decodes an array operation costs more
+    than the few numbers in it.
+    """
     token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    offsets = [0]
+    context_lens: list[int] = []
     tables: list[int] = []
-    table_lens = np.zeros(len(spans) + 1, np.int32)
-    context_lens = starts + lengths
-    for i, span in enumerate(spans):
-        token_ids += span.request.token_ids[span.start : span.start + span.length]
-        token_ids += span.request.draft_ids  # empty but for a decode that verifies some
-        used = -(-int(context_lens[i]) // block_size)
-        tables += span.request.block_ids[:used]
-        table_lens[i + 1] = used
-    block_tables = np.array(tables, np.int32)
-    block_offsets = np.cumsum(table_lens, dtype=np.int32)
-
-    # positions run from `start` inside each span
-    row_start = np.repeat(starts - offsets[:-1], lengths)
-    positions = (np.arange(num_tokens, dtype=np.int32) + row_start).astype(np.int32)
-    first_block = np.repeat(block_offsets[:-1], lengths)
-    blocks = block_tables[first_block + positions // block_size].astype(np.int64)
-    slots = blocks * block_size + positions % block_size
-    cached = np.fromiter((s.request.num_cached_tokens for s in spans), np.int32, len(spans))
-    slots[positions < np.repeat(cached, lengths)] = -1
-
+    block_offsets = [0]
     rows: list[int] = []
     row_spans: list[int] = []
-    for i, span in enumerate(spans):
-        if span.num_logits:
-            end = int(offsets[i + 1])
-            rows += range(end - span.num_logits, end)
-            row_spans += [i] * span.num_logits
-    logit_rows = np.array(rows, np.int32)
+    for i, (request, start, length, num_logits) in enumerate(plan.spans):
+        end = start + length
+        blocks = request.block_ids[: -(-end // block_size)]
+        if length == 1:
+            token_ids.append(request.token_ids[start])
+            positions.append(start)
+        else:
+            token_ids += request.token_ids[start:end]
+            token_ids += request.draft_ids  # empty but for a decode that verifies some
+            positions += range(start, end)
+        slots += _slots(blocks, start, end, request.num_cached_tokens, block_size)
+        tables += blocks
+        block_offsets.append(len(tables))
+        context_lens.append(end)
+        last = offsets[-1] + length
+        offsets.append(last)
+        rows += range(last - num_logits, last)
+        row_spans += [i] * num_logits
     return Batch(
         token_ids=np.array(token_ids, np.int32),
-        positions=positions,
-        slots=slots,
-        span_offsets=offsets,
-        context_lens=context_lens,
-        block_tables=block_tables,
-        block_offsets=block_offsets,
-        logit_rows=logit_rows,
+        positions=np.array(positions, np.int32),
+        slots=np.array(slots, np.int64),
+        span_offsets=np.array(offsets, np.int32),
+        context_lens=np.array(context_lens, np.int32),
+        block_tables=np.array(tables, np.int32),
+        block_offsets=np.array(block_offsets, np.int32),
+        logit_rows=np.array(rows, np.int32),
         row_spans=np.array(row_spans, np.int32),
-        sampling=_sampling([spans[i].request for i in row_spans], positions[logit_rows]),
+        sampling=_sampling(
+            [plan.spans[i].request for i in row_spans], [positions[row] for row in rows]
+        ),
     )
 
 
-def _sampling(requests: list[Request], row_positions: I32) -> SamplingBatch:
+def _slots(blocks: list[int], start: int, end: int, cached: int, block_size: int) -> list[int]:
+    """Where positions [start, end) are written; -1 for those that are cached already."""
+    if end - start == 1 and start >= cached:
+        return [blocks[start // block_size] * block_size + start % block_size]
+    first = min(max(start, cached), end)
+    slots = [-1] * (first - start)
+    while first < end:
+        index, within = divmod(first, block_size)
+        count = min(block_size - within, end - first)
+        slot = blocks[index] * block_size + within
+        slots += range(slot, slot + count)
+        first += count
+    return slots
+
+
+def _sampling(requests: list[Request], ends: list[int]) -> SamplingBatch:
     params = [r.params for r in requests]
     count = len(params)
     banned: list[int] = []
     offsets = np.zeros(count + 1, np.int32)
     extras = None
     if not all(r.is_plain for r in requests):
-        ends = row_positions.tolist()
         for i, request in enumerate(requests):
             banned += _banned(request, ends[i] + 1)
             offsets[i + 1] = len(banned)
         extras = build_extras(requests, ends)
     return SamplingBatch(
-        temperatures=np.fromiter((p.temperature for p in params), np.float32, count),
-        top_ks=np.fromiter((p.top_k for p in params), np.int32, count),
-        top_ps=np.fromiter((p.top_p for p in params), np.float32, count),
-        min_ps=np.fromiter((p.min_p for p in params), np.float32, count),
-        seeds=np.fromiter((p.seed or 0 for p in params), np.uint64, count),
-        positions=row_positions.astype(np.int64) + 1,
+        temperatures=np.array([p.temperature for p in params], np.float32),
+        top_ks=np.array([p.top_k for p in params], np.int32),
+        top_ps=np.array([p.top_p for p in params], np.float32),
+        min_ps=np.array([p.min_p for p in params], np.float32),
+        seeds=np.array([p.seed or 0 for p in params], np.uint64),
+        positions=np.array([end + 1 for end in ends], np.int64),
         banned_ids=np.array(banned, np.int32),
         banned_offsets=offsets,
         extras=extras,

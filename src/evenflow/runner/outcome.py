@@ -82,9 +82,12 @@ def make_result(
     """
     extras = batch.sampling.extras
     count = len(plan.spans)
+    spans = batch.row_spans.tolist()
+    if extras is None and spans == list(range(count)) and min(drawn) >= 0:
+        # a step of decodes: a row each, and nobody failed
+        return StepResult(plan.serial, [(token,) for token in drawn], [], seconds)
     tokens: list[list[int]] = [[] for _ in range(count)]
     failed: dict[int, EvenflowError] = {}
-    spans = batch.row_spans.tolist()
     for row, (span, token) in enumerate(zip(spans, drawn, strict=True)):
         tokens[span].append(token)
         if token < 0 and span not in failed:
