@@ -135,7 +135,7 @@ def _plan(shape: Shape, name: RandomName) -> list[_Planned]:
         family,
         embed_rows=int(shape.keys["vocab_size"]),
         tied=shape.tied,
-        freq_divisors=divisors,
+        divisors={"rope_freqs": divisors} if divisors else {},
         source=str(name),
     )
     matrix, vector = WEIGHT_TYPES[name.format.upper()], WEIGHT_TYPES["F32"]
