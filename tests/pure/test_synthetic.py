@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
+import signal
 from collections import namedtuple
 
 import numpy as np
@@ -79,6 +81,8 @@ SHAPES_PARAMS = {
     "tiny": 106_816,
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.1-8b": 8_030_261_248,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
 }
 
 
@@ -196,6 +200,17 @@ def test_the_command(capfd):
     assert main(["pull", "random:nope"]) == 1
     assert main(["pull", "smollm2", "--seed", "4"]) == 2
     assert "has no effect" in capfd.readouterr().err
+
+
+def test_a_terminated_command_leaves_nothing(capfd, monkeypatch, models):
+    def terminated(*_, wrote, **__):
+        return write_tiny(wrote=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(pull_random, "write_random", terminated)
+    assert main(["pull", "random:tiny"]) == 130
+    assert list(models.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_generate_warns_that_the_text_means_nothing(capfd):

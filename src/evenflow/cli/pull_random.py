@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from evenflow.errors import ModelError
@@ -15,6 +17,8 @@ from evenflow.synthetic.tokens import tokenizer_keys
 from evenflow.synthetic.write import write_random
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from evenflow.model.places import RandomName
 
 TOKENIZER_OF = "smollm2"
@@ -40,13 +44,27 @@ def pull_random(name: RandomName, seed: int | None) -> None:
     borrowed = _borrowed_tokenizer()
     keys = tokenizer_keys(int(shape.keys["vocab_size"]), borrowed)
     began = time.perf_counter()
-    with BytesProgress(str(name)) as progress:
+    with _terminated_like_interrupted(), BytesProgress(str(name)) as progress:
         write_random(name, shape, keys, seed=seed or 0, wrote=progress.update)
     size_mb, took_s = path.stat().st_size / 1e6, time.perf_counter() - began
     print(
         f"{name}: {size_mb:,.1f} MB of random weights (seed {seed or 0}) in {took_s:.1f} s: {path}",
         file=sys.stderr,
     )
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM too gives the unfinished file back."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _borrowed_tokenizer() -> dict[str, Any] | None:
