@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -154,3 +156,20 @@ def test_a_server_that_is_never_ready_is_given_up_and_ended(tmp_path):
     with pytest.raises(TargetError, match=r"not ready within 0\.5 s"):
         asyncio.run(go())
     assert time.monotonic() - began < 30
+
+
+def test_a_sweep_that_is_told_to_stop_takes_its_server_with_it(tmp_path):
+    seen = tmp_path / "server"
+    server = f"import os, time; open({str(seen)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    command = [sys.executable, "-m", "evenflow", "sweep", "--server", "custom", "--model", "m"]
+    command += ["--serve-cmd", f"{sys.executable} -c {shlex.quote(server)} {{port}} {{knob}}"]
+    command += ["--knob-on", "{budget}", "--budgets", "8", "--result-dir", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as sweep:
+        while not (seen.exists() and seen.read_text()):
+            assert sweep.poll() is None, sweep.stdout.read()
+            time.sleep(0.05)
+        sweep.send_signal(signal.SIGTERM)
+        said = sweep.stdout.read()
+    assert sweep.returncode == 130, said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(seen.read_text()), 0)

@@ -266,6 +266,19 @@ def test_a_reader_that_goes_away_is_no_error():
         assert process.wait(timeout=60) == 0
 
 
+def test_another_pipe_that_breaks_is_an_error_and_not_silence():
+    """It was once taken for a reader of ours that had gone: nothing printed, exit code 0."""
+    code = (
+        "import sys; from evenflow.cli import main as m\n"
+        "def breaks(): raise BrokenPipeError(32, 'Broken pipe')\n"
+        "m.app.command('breaks')(breaks)\n"
+        "sys.exit(m.main(['breaks']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: a connection broke: ")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_under_stdout_is_one_line():
     command = f"{sys.executable} -m evenflow doctor --machine > /dev/full"

@@ -32,7 +32,24 @@ def _commands():
                     yield pytest.param(words[1:], id=f"{page}: {' '.join(words)[:60]}")
 
 
-@pytest.mark.parametrize("words", list(_commands()))
+def _commands_of_the_script():
+    """The commands that `benchmarks/learn.sh` runs, with a folder put in for its variable."""
+    script = (DOCS.parent / "benchmarks" / "learn.sh").read_text(encoding="utf-8")
+    body = script.partition('"$evenflow" --version')[2].replace("\\\n", " ")
+    for line in body.replace("$out", "runs/learn").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["answer"]:
+            yield pytest.param(words[2:], id=words[1])
+        elif words[:1] == ["sweep"]:
+            yield pytest.param(["sweep", *words[2:], "--result-dir", "x"], id=words[1])
+
+
+def test_the_script_asks_all_seven_questions():
+    names = [param.id for param in _commands_of_the_script()]
+    assert {name[0] for name in names} == set("1234567")
+
+
+@pytest.mark.parametrize("words", [*_commands(), *_commands_of_the_script()])
 def test_every_command_can_be_read(words):
     group = typer.main.get_command(app)
     command = group.commands[words[0]]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
 LABEL_WIDTH = 8
+FLOOR_MS = 0.1  # messages that came together are no reason for two more decades
 
 
 class Band(NamedTuple):
@@ -34,12 +35,12 @@ def scatter(
     """Lines of text, at most `width` wide: a scatter with its axes.
 
     Args:
-        points: (time in seconds, milliseconds above 0).
+        points: (time in seconds, milliseconds above 0); less than 0.1 ms is drawn as that.
         width: columns of text, labels included.
         height: rows of the plot itself.
         bands: stretches of time to mark, such as prefills.
     """
-    drawn = [(x, y) for x, y in points if y > 0]
+    drawn = [(x, max(y, FLOOR_MS)) for x, y in points if y > 0]
     columns = width - LABEL_WIDTH - 2
     if not drawn or columns < 10:
         return []

@@ -8,6 +8,7 @@ traceback. Commands import what is heavy only when they run, so that `evenflow -
 from __future__ import annotations
 
 import os
+import select
 import sys
 import traceback
 import warnings
@@ -90,9 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", ConfigWarning)  # the commands print them in full
             command.invoke(context)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # the reader of our output has gone: that is its right, and no error of ours
-        _mute()
+    except BrokenPipeError as e:
+        if not _reader_has_gone():  # some other pipe or connection: not to be passed over
+            return _fail(f"a connection broke: {e}", "EVENFLOW_DEBUG=1 shows where it happened", 1)
+        _mute()  # whoever read our output has gone: that is its right, and no error of ours
         return 0
     except OSError as e:  # a full disk under stdout, or a file that was there a moment ago
         _mute()
@@ -116,6 +118,16 @@ def _open_missing_streams() -> None:
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - until the exit
             setattr(sys, name, stream)
+
+
+def _reader_has_gone() -> bool:
+    """Whether nobody can read our stdout any more."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # something without a descriptor: then it was stdout that broke
+        return True
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _mute() -> None:

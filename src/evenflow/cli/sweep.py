@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,8 @@ def sweep(
     Starts the server anew for each setting and repeat, or loads the model in this process; goes on
     where it was interrupted when it is given the same --result-dir.
     """
+    # a sweep that is told to stop stops as by Ctrl-C: the server that it started ends with it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if experiment not in EXPERIMENTS:
         raise ConfigError(
             f"there is no experiment {experiment!r}", hint=f"known: {', '.join(EXPERIMENTS)}"

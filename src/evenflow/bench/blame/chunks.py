@@ -28,6 +28,8 @@ OUTLIER = 1.6  # times what neighbours took is more than a chunk...
 ROOM = 1.1  # ...of which a chunk is this much at most
 LONG = 0.5  # of the dearest prompt: such prompts show the budget, shorter ones may fit into a step
 SHORT = 0.2  # of its slow gaps together, the shortest ones: the steps around its own
+ALIKE = 0.6  # of what its neighbours took: a gap that may be a chunk as they are
+NEXT = 0.5  # of a gap: what lies this near to it follows it
 DIVIDED = 1.5  # chunks of the usual length in a prompt, at least, for it to have been divided
 
 
@@ -89,23 +91,31 @@ class Chunks:
         # a prompt's last chunk is short, and so may be the steps around it
         return ours_ms if math.isinf(self.usual_ms) else max(ours_ms, self.usual_ms)
 
-    def start_s(self, index: int, earliest_s: float, end_s: float) -> float:
+    def start_s(self, index: int, earliest_s: float, end_s: float, free_s: float) -> float:
         """When a prompt's work began: so far before its end that its cost fits in.
 
-        Only what can have been its chunk counts of each slow gap; so the start moves back past a pause.
+        Only what can have been its chunk counts of each slow gap, so the start moves back past a pause.
+        Where the machine was slow the work took longer than its cost: the start moves on back over
+        gaps as long as chunks that follow one another, but not past `free_s`, when others' work ended.
         """
         left_s = float(self._cost_ms[index]) / 1e3
-        at_s = end_s
+        at_s, begun_s = end_s, None
         for start, end in sorted(self._slow[index], reverse=True):
             until = min(end, at_s)
+            most_s = self.most_ms(index, start, end) / 1e3
+            paused = most_s < until - start
+            if begun_s is not None:
+                alike = end - start >= ALIKE * self._expected(index, start, end) / 1e3
+                if paused or not alike or start < free_s or at_s - end > NEXT * (end - start):
+                    break
+                at_s = begun_s = min(start, at_s)
+                continue
             left_s -= max(0.0, at_s - until)  # quick steps hold prompt tokens too, if few
             if left_s <= 0:
                 return max(earliest_s, until - left_s)
-            most_s = self.most_ms(index, start, end) / 1e3
-            paused = most_s < until - start
             # a gap with a pause in it held anything from no chunk to a whole one
             left_s -= most_s / 2 if paused else until - start
             at_s = min(start, at_s)
             if left_s <= 0:
-                return max(earliest_s, at_s if paused else at_s - left_s)
-        return max(earliest_s, at_s - left_s)
+                begun_s = at_s if paused else at_s - left_s
+        return max(earliest_s, at_s - left_s if begun_s is None else begun_s)

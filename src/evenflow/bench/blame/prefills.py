@@ -125,7 +125,9 @@ def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
     seen_from = np.maximum(sends, starts - together_s)
     chunks = Chunks(seen_from, ends, np.where(known, cost_ms, lengths_ms), witnesses)
     early = np.minimum(starts, ends - cost_ms / 1e3)
-    latest = np.array([chunks.start_s(i, s, ends[i]) for i, s in enumerate(sends)], np.float64)
+    latest = np.array(
+        [chunks.start_s(i, s, ends[i], starts[i]) for i, s in enumerate(sends)], np.float64
+    )
     mostly = cost_ms >= MOSTLY * lengths_ms
     starts = np.where(known, np.maximum(sends, np.where(mostly, early, latest)), starts)
     whole_ms = (ends - starts) * 1e3
