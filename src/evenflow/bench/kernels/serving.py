@@ -17,8 +17,8 @@ from evenflow.bench.stall_report import summarize
 from evenflow.llm import LLM
 from evenflow.runner.native import NativeRunner
 from evenflow.sampling import SamplingParams
-from evenflow.schedule.request import Request
 from evenflow.schedule.options import SchedulerOptions
+from evenflow.schedule.request import Request
 from evenflow.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
