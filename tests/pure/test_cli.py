@@ -115,7 +115,7 @@ def test_options_reach_the_engine_and_only_those_given(capfd, made):
 
 
 def test_every_option_has_its_flag():
-    assert set(ENGINE) == set(OPTION_NAMES) - {"model", "seed"}
+    assert set(ENGINE) == set(OPTION_NAMES) - {"model", "seed"} | {"speculative_config"}
     assert set(SAMPLING) <= set(SamplingParams.__dataclass_fields__)
 
 

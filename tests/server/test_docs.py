@@ -36,7 +36,7 @@ def test_the_endpoint_pages_are_those_of_the_code():
 @pytest.fixture(scope="module")
 def families() -> set[str]:
     """The names of all samples of /metrics."""
-    model = LetterModel()
+    model = LetterModel(speculative="ngram")
     metrics = Metrics(lambda: 0.0)
     metrics.stats = model.engine.stats
     text = Exposition(metrics, "evenflow").render().decode()
