@@ -40,12 +40,15 @@ class Ask:
 
 
 @cache
-def model():
+def model(kind: str):
+    """A plain model, or one whose layers see a window and everything in turns."""
+    if kind == "windowed":
+        return tiny_model(3, windows=(21, 0), qk_norm="head", qkv_bias=True)
     return tiny_model(3)
 
 
-def make_runner(num_blocks: int, block_size: int) -> ReferenceRunner:
-    return ReferenceRunner(model(), num_blocks=num_blocks, block_size=block_size)
+def make_runner(kind: str, num_blocks: int, block_size: int) -> ReferenceRunner:
+    return ReferenceRunner(model(kind), num_blocks=num_blocks, block_size=block_size)
 
 
 def as_request(name: str, ask: Ask) -> Request:
@@ -56,12 +59,12 @@ def as_request(name: str, ask: Ask) -> Request:
 
 
 @cache
-def alone(ask: Ask) -> tuple[tuple[int, ...], int]:
+def alone(kind: str, ask: Ask) -> tuple[tuple[int, ...], int]:
     """The tokens of a request that runs by itself in one piece, and how many of them are sure."""
     scheduler = Scheduler(
         make_options(max_num_batched_tokens=128, num_blocks=1, block_size=128, min_prefill_tokens=8)
     )
-    runner = make_runner(1, 128)
+    runner = make_runner(kind, 1, 128)
     request = as_request("alone", ask)
     scheduler.add(request)
     tokens, sure, certain = [], 0, True
@@ -84,10 +87,10 @@ def is_sure(logits: np.ndarray, rules, token: int) -> bool:
     return all(sample(logits + row, rules)[0] == token for row in noise)
 
 
-def run_together(asks: list[Ask], options) -> dict[str, list[int]]:
+def run_together(kind: str, asks: list[Ask], options) -> dict[str, list[int]]:
     """Everybody's tokens when they share an engine; a request that is refused gets none."""
     scheduler = Scheduler(options)
-    runner = make_runner(options.num_blocks, options.block_size)
+    runner = make_runner(kind, options.num_blocks, options.block_size)
     tokens: dict[str, list[int]] = {}
     open_ids: set[str] = set()
     in_flight = []
@@ -175,29 +178,29 @@ def engines(draw):
     )
 
 
-def check_tokens_depend_on_the_prompt_alone(asks: list[Ask], options) -> None:
-    together = run_together(asks, options)
+def check_tokens_depend_on_the_prompt_alone(kind: str, asks: list[Ask], options) -> None:
+    together = run_together(kind, asks, options)
     for number, ask in enumerate(asks):
         got = together.get(f"r{number}")
         if got is None:
             continue
-        expected, sure = alone(ask)
+        expected, sure = alone(kind, ask)
         assert tuple(got[:sure]) == expected[: min(sure, len(got))]
         if ask.leaves is None and sure == len(expected):
             assert tuple(got) == expected
 
 
 @settings(max_examples=60, deadline=None)
-@given(asks=asks_of, options=engines())
-def test_tokens_depend_on_the_prompt_alone(asks, options):
-    check_tokens_depend_on_the_prompt_alone(asks, options)
+@given(kind=st.sampled_from(["plain", "windowed"]), asks=asks_of, options=engines())
+def test_tokens_depend_on_the_prompt_alone(kind, asks, options):
+    check_tokens_depend_on_the_prompt_alone(kind, asks, options)
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, deadline=None)
-@given(asks=asks_of, options=engines())
-def test_tokens_depend_on_the_prompt_alone_at_length(asks, options):
-    check_tokens_depend_on_the_prompt_alone(asks, options)
+@given(kind=st.sampled_from(["plain", "windowed"]), asks=asks_of, options=engines())
+def test_tokens_depend_on_the_prompt_alone_at_length(kind, asks, options):
+    check_tokens_depend_on_the_prompt_alone(kind, asks, options)
 
 
 def test_most_draws_are_sure_so_the_law_says_something():
@@ -206,7 +209,8 @@ def test_most_draws_are_sure_so_the_law_says_something():
     for number in range(20):
         prompt = tuple(int(t) for t in rng.integers(2, VOCABULARY, 20))
         params = SamplingParams(max_tokens=12, temperature=0.0 if number % 2 else 0.8, seed=number)
-        tokens, sure = alone(Ask(prompt, 0, None, params))
+        kind = "windowed" if number % 3 == 0 else "plain"
+        tokens, sure = alone(kind, Ask(prompt, 0, None, params))
         total += len(tokens)
         certain += sure
     assert certain >= 0.9 * total
