@@ -49,6 +49,7 @@ def test_a_stream_of_several_answers_names_them(capfd):
         (["--n", "2", "--temperature", "0"], "n is 2, but temperature 0"),
         (["--regex", "a", "--json-schema", "SCHEMA"], "json and regex"),
         (["--json-schema", "missing.json"], "cannot read missing.json"),
+        (["--json-schema", '{"type": '], "structured_outputs.json is not JSON"),
         (["--repetition-penalty", "0"], "repetition_penalty is 0"),
     ],
 )

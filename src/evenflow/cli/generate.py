@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -54,7 +54,7 @@ def generate(
         str | None, typer.Option(help="The answer matches this regular expression.")
     ] = None,
     json_schema: Annotated[
-        Path | None, typer.Option(help="The answer is JSON of the schema in this file.")
+        str | None, typer.Option(help="The answer is JSON of this schema: a file, or its text.")
     ] = None,
     stream: Annotated[
         bool | None,
@@ -84,11 +84,13 @@ def generate(
     _run(model, engine, {"max_tokens": DEFAULT_MAX_TOKENS, **sampling, **form}, text, asked)
 
 
-def _form(regex: str | None, json_schema: Path | None) -> dict[str, StructuredOutputs]:
+def _form(regex: str | None, json_schema: str | None) -> dict[str, StructuredOutputs]:
     """The form that the answer must have, as a sampling parameter."""
     from evenflow import StructuredOutputs  # noqa: PLC0415 - as in _run
 
-    schema = None if json_schema is None else _read_text(json_schema)
+    schema = json_schema
+    if schema is not None and not schema.lstrip().startswith("{"):
+        schema = _read_text(Path(schema))
     if regex is None and schema is None:
         return {}
     return {"structured_outputs": StructuredOutputs(regex=regex, json=schema)}
