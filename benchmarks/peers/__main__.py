@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def say(words: str) -> None:
 
 def main() -> int:
     options = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the workers end with it
     peers = [peer for peer in PEERS if peer.name in options.chosen]
     cache = cache_folder()
     try:

@@ -120,8 +120,13 @@ def conduct(
             continue
         log = cache / "logs" / f"worker-{peer.name}.log"
         workers[peer.name] = Worker(peer, ready[peer.engine], cache / "models", log)
-    began, longest = time.monotonic(), 0.0
     try:
+        for name in list(workers):  # first starts compile and convert: they count in no repeat
+            say(f"starting {name}")
+            answer = _ask(run, workers, name, {"do": "open", "budget": todo[0].budget})
+            if answer:
+                run.versions[name] = answer["version"]
+        began, longest = time.monotonic(), 0.0
         for repeat in range(repeats):
             started = time.monotonic()
             if repeat and started - began + longest > minutes * 60:
@@ -153,8 +158,7 @@ def _one_budget(
     """Open every peer at this budget, then let them take turns job by job."""
     for name in order:
         if name in workers:
-            answer = _ask(run, workers, name, {"do": "open", "budget": todo[0].budget})
-            run.versions[name] = answer.get("version", run.versions.get(name, "?"))
+            _ask(run, workers, name, {"do": "open", "budget": todo[0].budget})
     for job in todo:
         streams, long = prompts(job, repeat)
         command = {
