@@ -23,7 +23,8 @@ WEIGHTS = ("auto", "bf16", "int8", "int4", "f32")
 def kernels(
     *,
     model: Annotated[
-        str | None, typer.Option(help="smollm2, a .gguf file or a Hugging Face folder.")
+        str | None,
+        typer.Option(help="smollm2, random:SHAPE, a .gguf file or a Hugging Face folder."),
     ] = None,
     weights: Annotated[str, typer.Option(help=f"Format of the weights: {', '.join(WEIGHTS)}.")] = (
         "bf16"

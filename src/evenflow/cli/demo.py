@@ -30,7 +30,7 @@ def demo(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="The figures as one JSON object.")] = False,
     model: Annotated[
-        str, typer.Option(help="smollm2, a .gguf file, or a Hugging Face folder.")
+        str, typer.Option(help="smollm2, random:SHAPE, a .gguf file, or a Hugging Face folder.")
     ] = "smollm2",
     runner: Annotated[
         str, typer.Option(help="What computes the steps: auto, native or reference.")
