@@ -93,11 +93,13 @@ class Llama:
                         self._events.put((name, ids))
 
         try:
-            connection = await self._pool.take()
+            # a new one each time: while another peer is measured this process is stopped, and the server
+            # ends connections that are idle for long
+            connection = await self._pool.take(fresh=True)
             data = json.dumps(body).encode()
             request = render_request(self._address, "POST", "/completion", {}, data)
             status = await connection.exchange(request, on_body)
-            self._pool.give(connection)
+            connection.close()
             if status != 200:
                 self._events.put(
                     RuntimeError(f"llama-server answered {status}: {bytes(buffer[:200])!r}")
