@@ -67,6 +67,21 @@ def test_each_goes_first_as_often_as_the_other():
     assert order == ["a1", "a2", "a", "b", "b", "a", "a", "b", "b", "a"]
 
 
+def test_no_server_sees_the_same_prompts_twice():
+    """A's second run against itself was once answered from the prefix cache."""
+    order = turns(5, 4)
+    for server in ({"a", "a1", "a2"}, {"b"}):
+        seen = [t.words for t in order if t.who in server]
+        assert len(set(seen)) == len(seen)
+    pairs = {t.pair: t.words for t in order if t.who == "a"}
+    assert pairs == {t.pair: t.words for t in order if t.who == "b"}
+
+
+def test_an_absurd_bound_is_not_printed_in_full():
+    words = decide([0.0, 30.0], []).words("p99 ITL")
+    assert words == "p99 ITL: cannot be told: runs differ by more than 1,000 %"
+
+
 def run(budget, seed=0):
     rng = random.Random(seed)
     long = [Arrival(0.3 * i + rng.random() / 10, f"l{i}", 2000, 4, "long") for i in range(1, 12)]

@@ -54,3 +54,25 @@ def test_a_prompt_that_the_engine_refuses_is_a_failed_request():
         loaded.engine.close()
     assert "5,000" in record.error
     assert not record.messages
+
+
+def test_a_run_that_begins_anew_does_not_meet_the_streams_that_the_last_one_cut():
+    """Its first requests once failed: "a request with id ... is running"."""
+    loaded = Loaded()
+
+    async def go():
+        driver = InProcessDriver(loaded, ignore_eos=True)
+        cut = asyncio.ensure_future(
+            driver.send(driver.prepare(Turn("so the sea", 400)), RequestRecord(id="r"), Clock())
+        )
+        await asyncio.sleep(0)
+        cut.cancel()
+        record = RequestRecord(id="r")
+        await driver.send(driver.prepare(Turn("so the sea", 3)), record, Clock())
+        return record
+
+    try:
+        record = asyncio.run(go())
+    finally:
+        loaded.engine.close()
+    assert (record.error, record.output_tokens, record.finish_reason) == ("", 3, "length")

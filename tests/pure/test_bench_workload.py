@@ -177,3 +177,18 @@ def test_calibration_finds_rate_and_overhead_and_lengths_follow_it():
     assert (found.tokens_per_word, found.overhead_tokens) == (2.0, 9)
     text = text_of([Segment(1, 100), Segment(2, 51)], found)
     assert len(text.split()) * 2 + 9 == pytest.approx(151, abs=2)
+
+
+def test_a_workload_made_anew_has_other_words_and_the_same_shape():
+    made = make_workload(
+        WorkloadOptions(mix="a:60/2@1", prefix_len=20, num_prefixes=2, num_prompts=20)
+    )
+    texts = [[text_of(r.segments, Calibration()) for r in made.anew(n).requests] for n in range(4)]
+    assert made.anew(0) is made
+    assert len({text for each in texts for text in each}) == 4 * len(set(texts[0]))
+    for each in texts[1:]:
+        beginnings = [len({text.split()[0] for text in some}) for some in (each, texts[0])]
+        assert beginnings[0] == beginnings[1] == 2  # what was shared is shared
+    for other in (made.anew(1), made.anew(2)):
+        assert [r.prompt_tokens for r in other.requests] == [r.prompt_tokens for r in made.requests]
+        assert [r.at_s for r in other.requests] == [r.at_s for r in made.requests]

@@ -47,6 +47,12 @@ class Turn(NamedTuple):
     noise: bool
 
     @property
+    def words(self) -> int:
+        """Which words its prompts are of: a pair's are the same, unless one server gets them twice."""
+        again = self.noise and self.who == "a2"
+        return 3 * self.pair + (1 + again if self.noise else 0)
+
+    @property
     def slug(self) -> str:
         """Its name in files."""
         return f"{'noise' if self.noise else 'pair'}-{self.pair}-{self.who}"
@@ -102,7 +108,8 @@ async def compare_live(
     for number, turn in enumerate(order, start=1):
         say(f"[{number}/{len(order)}] {turn.slug}")
         session = b if turn.who == "b" else a
-        outcome = await session.run(workload, folder / f"{turn.slug}.jsonl", options, measuring)
+        prompts = workload.anew(turn.words)  # else a prefix cache would answer for what it has seen
+        outcome = await session.run(prompts, folder / f"{turn.slug}.jsonl", options, measuring)
         outcomes[turn] = outcome
         if outcome.interrupted:
             break

@@ -19,6 +19,7 @@ T_95 = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 NORMAL_95 = 1.960
+MOST_PERCENT = 1000.0  # beyond it a number says no more than that there is none
 TOO_NOISY_PERCENT = 100.0  # a bound beyond this bounds nothing that matters
 
 
@@ -57,12 +58,16 @@ class Verdict(NamedTuple):
     def words(self, title: str) -> str:
         """In one line."""
         if self.change == "none" and self.high_percent > TOO_NOISY_PERCENT:
-            return f"{title}: cannot be told: runs differ by up to {self.high_percent:,.0f} %"
+            return f"{title}: cannot be told: runs differ by {_bounded(self.high_percent)} %"
         if self.change == "none":
             return f"{title}: no difference above {self.high_percent:.1f} %"
         if f"{self.low_percent:.0f}" == f"{self.high_percent:.0f}":
             return f"{title}: {self.high_percent:.1f} % {self.change}"
         return f"{title}: {self.low_percent:.0f} to {self.high_percent:.0f} % {self.change}"
+
+
+def _bounded(value: float) -> str:
+    return f"up to {value:,.0f}" if value <= MOST_PERCENT else f"more than {MOST_PERCENT:,.0f}"
 
 
 def decide(log_ratios: Sequence[float], noise: Sequence[float]) -> Verdict:

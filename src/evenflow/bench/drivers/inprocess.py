@@ -7,6 +7,7 @@ the event loop is busy with does not show up in them.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.bench.records import Message
@@ -50,7 +51,8 @@ class InProcessDriver:
         self._llm = llm
         self._temperature = temperature
         self._ignore_eos = ignore_eos
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, _Stream] = {}  # by the engine's id
+        self._uses: Counter[str] = Counter()
 
     def prepare(self, turn: Turn) -> Prepared:
         """Tokenize; a prompt longer than wanted is cut, so that lengths are exact."""
@@ -76,11 +78,15 @@ class InProcessDriver:
         record.prompt_tokens = len(prepared.prompt_token_ids)
         record.tokens_from = "usage"
         record.send_s = clock()
-        self._streams[record.id] = stream
+        # a run that begins anew may find streams of the one before that have not quite ended
+        self._uses[record.id] += 1
+        again = self._uses[record.id] - 1
+        name = f"{record.id}~again{again}" if again else record.id
+        self._streams[name] = stream
         submitted = False
         try:
             self._llm.engine.submit(
-                prepared.prompt_token_ids, prepared.params, self._take, request_id=record.id
+                prepared.prompt_token_ids, prepared.params, self._take, request_id=name
             )
             submitted = True
             await stream.done
@@ -88,9 +94,9 @@ class InProcessDriver:
             record.error = e.message
             record.end_s = clock()
         finally:
-            self._streams.pop(record.id, None)
+            self._streams.pop(name, None)
             if submitted and not stream.done.done():
-                self._llm.engine.cancel(record.id)
+                self._llm.engine.cancel(name)
             if record.end_s is None:
                 record.end_s = clock()
             record.output_tokens = sum(m.tokens for m in record.messages)

@@ -7,7 +7,7 @@ lines of JSON and drives any engine; with the word rate in its header the text i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import os
 
 WORKLOAD_VERSION = 1
+NUM_SEEDS = 2**31
+STRIDE = 0x9E3779B1  # odd: spreads neighbouring numbers over all seeds
 
 
 class Segment(NamedTuple):
@@ -89,6 +91,23 @@ class Workload:
         if len(times) < 2 or max(times) <= min(times):
             return None
         return (len(times) - 1) / (max(times) - min(times))
+
+    def anew(self, number: int) -> Workload:
+        """The same moments and sizes with other words; what was shared is shared, 0 changes nothing.
+
+        A server that has seen a prompt answers from its prefix cache when it comes again.
+        """
+        if not number:
+            return self
+
+        def other(request: PlannedRequest) -> PlannedRequest:
+            segments = [
+                Segment((s.seed + number * STRIDE) % NUM_SEEDS, s.tokens) for s in request.segments
+            ]
+            text = f"({number}) {request.text}" if request.text else ""
+            return replace(request, segments=segments, text=text)
+
+        return replace(self, requests=[other(r) for r in self.requests])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file.
