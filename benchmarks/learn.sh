@@ -52,7 +52,7 @@ sweep 3-budget --experiment budget --repeats 2
 sweep 4-small --experiment budget --budgets 16,32,64,128,256 --repeats 1 --num-prompts 30
 sweep 5-bonus --experiment bonus --repeats 3
 answer 6-order compare local:policy=chunked local:policy=prefill-first --streams 8 \
-    --inject 2000@1s --output-len 400 --pairs 2 --noise-pairs 1 --result-dir "$out/6-order"
+    --inject 2000@1s --output-len 400 --pairs 3 --noise-pairs 2 --result-dir "$out/6-order"
 sweep 7-graphs --experiment graphs
 sweep 7-equality --experiment equality
 

@@ -6,6 +6,7 @@ names the field.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -175,9 +176,9 @@ class SamplingBody(Body):
         """The field that limits the answer, and what the client said there."""
         return "max_tokens", self.max_tokens
 
+    @abstractmethod
     def num_logprobs(self) -> int | None:
         """How many of the likeliest tokens to report with each token; None for no report."""
-        raise NotImplementedError
 
     def logprobs_fields(self) -> tuple[str, ...]:
         """The fields that ask for a number of the likeliest tokens."""
