@@ -2,7 +2,7 @@
 
 A client sees when a request was sent and when its first token came. In between the request waits,
 then its prompt is computed. Engines take prompts in the order in which they came, so the wait for
-those before it can be taken off. What is left may still hold a wait for a place; how long the
+those before it can be taken off (`backlog.py`). What is left may still hold a wait for a place; how long the
 prompt itself takes follows from prompts of about the same length, and from how much of their
 windows the streams of the same engine were slow. The work is at the window's end.
 
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evenflow.bench.blame.backlog import Rate, backlog_of, rates_of, turns_of
 from evenflow.bench.blame.chunks import Chunks
 from evenflow.bench.blame.witness import Witnesses
 
@@ -43,7 +44,8 @@ class Prefills:
     """Windows in which prompts were computed, in the order of their ends.
 
     Attributes:
-        start_s, end_s: the window; within it the prompt was being computed.
+        start_s, end_s: the window; within it the prompt was being computed. It ends with the first
+            token, or before it, where the step that brought that was mostly another prompt's.
         tokens: prompt tokens; where unknown, what the window's length suggests.
         known: whether the prompt's length is known.
         work_ms: how long it took; less than the window, where something else fell into that.
@@ -80,14 +82,6 @@ class Prefills:
         return np.asarray(np.maximum(shared, 0.0), np.float64)
 
 
-class _Rate(NamedTuple):
-    """Milliseconds per token of a group of prompts that ended together, and its size."""
-
-    ms_per_token: float
-    tokens: float
-    longest: float
-
-
 def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
     """The windows of all requests that were sent.
 
@@ -107,9 +101,10 @@ def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
     tokens = np.array([float(row[3] or 0) for row in rows])
     pace_ms = found.pace_ms or 0.0
     together_s = TOGETHER * pace_ms / 1e3
-    starts = _after_those_before(sends, ends, together_s)
+    backlog = backlog_of(sends, ends, together_s)
+    starts = backlog.free_s
     witnesses = Witnesses(found)
-    rates = _rates(starts, ends, np.where(known, tokens, 0.0), together_s, witnesses)
+    rates = rates_of(backlog, np.where(known, tokens, 0.0), witnesses)
     if not rates:
         chunks = Chunks(starts, ends, (ends - starts) * 1e3, witnesses)
         lengths_ms = (ends - starts) * 1e3
@@ -130,54 +125,23 @@ def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
     )
     mostly = cost_ms >= MOSTLY * lengths_ms
     starts = np.where(known, np.maximum(sends, np.where(mostly, early, latest)), starts)
-    whole_ms = (ends - starts) * 1e3
+    least_ms = np.where(known, np.minimum(cost_ms, tokens * overall), 0.0)
+    starts, done = turns_of(backlog, starts, least_ms, witnesses)
+    whole_ms = (done - starts) * 1e3
     work_ms = np.where(known & ~mostly, np.minimum(cost_ms, whole_ms), whole_ms)
     tokens = np.where(known, tokens, lengths_ms / max(overall, 1e-9))
-    return Prefills(starts, ends, tokens, known, work_ms, index, overall, chunks)
+    return Prefills(starts, done, tokens, known, work_ms, index, overall, chunks)
 
 
-def _after_those_before(sends: Floats, ends: Floats, together_s: float) -> Floats:
-    """The start of each window: sending, or the first token of the last one that was ahead."""
-    starts = sends.copy()
-    for i in range(len(sends)):
-        low = int(np.searchsorted(ends, sends[i], side="right"))
-        high = int(np.searchsorted(ends, ends[i] - together_s, side="left"))
-        for j in range(high - 1, low - 1, -1):
-            if sends[j] <= sends[i]:
-                starts[i] = max(starts[i], ends[j])
-                break
-    return starts
-
-
-def _rates(
-    starts: Floats, ends: Floats, tokens: Floats, together_s: float, witnesses: Witnesses
-) -> list[_Rate]:
-    """The rate of each window, or of each group of windows that end together."""
-    rates: list[_Rate] = []
-    i = 0
-    while i < len(ends):
-        j = i + 1
-        while j < len(ends) and ends[j] - ends[i] <= together_s:
-            j += 1
-        total = float(tokens[i:j].sum())
-        if total > 0:
-            start_s, end_s = float(starts[i:j].min()), float(ends[i:j].max())
-            slow_ms = witnesses.slow_ms(start_s, end_s)
-            length_ms = (end_s - start_s) * 1e3 if slow_ms is None else slow_ms
-            rates.append(_Rate(length_ms / total, total, float(tokens[i:j].max())))
-        i = j
-    return rates
-
-
-def _quick(rates: Sequence[_Rate]) -> float:
+def _quick(rates: Sequence[Rate]) -> float:
     ordered = sorted(rates)
     weights = np.cumsum([rate.tokens for rate in ordered])
     return ordered[int(np.searchsorted(weights, QUICK * weights[-1]))].ms_per_token
 
 
-def _local(rates: Sequence[_Rate], tokens: Floats) -> Floats:
+def _local(rates: Sequence[Rate], tokens: Floats) -> Floats:
     """For each prompt the rate of those of about its length, since long ones cost more per token."""
-    buckets: dict[int, list[_Rate]] = {}
+    buckets: dict[int, list[Rate]] = {}
     for rate in rates:
         buckets.setdefault(_bucket(rate.longest), []).append(rate)
     overall = _quick(rates)

@@ -13,6 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from evenflow.bench.blame.find import Found
 
+TOLERANCE_S = 0.003  # messages this close may be of one step
 SLOW = 1.4  # times the usual gap: a step with a chunk in it
 
 
@@ -64,3 +65,16 @@ class Witnesses:
         if seen.covered_s < 0.5 * (end_s - start_s):
             return None
         return sum(min(e, end_s) - max(s, start_s) for s, e in seen.slow) * 1e3
+
+    def step_before(self, end_s: float) -> float | None:
+        """The start of the slow gap that a stream saw end at about this time; None where nobody did."""
+        live = np.flatnonzero((self._first < end_s) & (self._last >= end_s - TOLERANCE_S))
+        found = []
+        for stream in live:
+            low, high = self._ranges[stream]
+            at = low + int(np.searchsorted(self._gaps.end_s[low:high], end_s - TOLERANCE_S))
+            if at < high and self._gaps.end_s[at] <= end_s + TOLERANCE_S:
+                start_s, length_ms = self._gaps.start_s[at], self._gaps.ms[at]
+                if length_ms > SLOW * self._plain[at]:
+                    found.append(float(start_s))
+        return float(np.median(found)) if found else None
