@@ -1,6 +1,6 @@
 """Builds the native runner with AddressSanitizer and UBSan and runs its tests on that build.
 
-In: pytest arguments; without any, all tests of the native runner. Needs GCC or Clang with the
+In: pytest arguments; without any, all quick tests of the native runner. Needs GCC or Clang with the
 sanitizers' libraries. Out: pytest's exit code.
 """
 
@@ -66,7 +66,7 @@ def main() -> int:
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONPATH": str(PACKAGE),
     }
-    arguments = sys.argv[1:] or ["-q", *TESTS]
+    arguments = sys.argv[1:] or ["-q", "-m", "not slow", *TESTS]
     # a report of the sanitizers must not end in a capture that dies with the process
     command = [sys.executable, "-c", RUN_TESTS, "--capture=sys", *arguments]
     return subprocess.run(command, check=False, env=environment, cwd=ROOT).returncode

@@ -18,6 +18,7 @@ from evenflow.bench.sweep.launch import LocalLaunch
 from evenflow.bench.sweep.recipes import Setting
 from evenflow.bench.workload.build import WorkloadOptions, make_workload
 from evenflow.bench.workload.prompts import Calibration
+from evenflow.cli.sweep import plan_sweep
 from evenflow.errors import ConfigError, TargetError
 from evenflow.trace import read_trace
 from helpers.bench import FakeDriver
@@ -73,6 +74,31 @@ def test_settings_take_turns_and_every_cell_is_measured(tmp_path):
     assert pair is not None
     assert pair.pairs == 2
     assert pair.ratio < 1
+
+
+def test_the_ceilings_decodes_run_side_by_side_however_the_traffic_is_paced(tmp_path, monkeypatch):
+    """The rate and the duration of the mixed traffic are not those of the ceiling."""
+    monkeypatch.setattr(ex, "scale_of_machine", lambda: ex.CPU)
+    shape = {"input_len": "5", "output_len": "6"}
+    load = {"request_rate": 50.0, "duration": 0.1}
+    plan = plan_sweep(
+        "budget",
+        server={"budgets": "64", "repeats": 1},
+        target={},
+        load=load,
+        shape=shape,
+        results={"result_dir": tmp_path},
+        engine={},
+    )
+    plan.grid.prepare({"asked": plan.about})
+    results = asyncio.run(
+        plan.grid.run(Launches(), plan.asked.run, plan.asked.measure, lambda _: None)
+    )
+    alone = next(r for r in results if r.cell.workload == CEILING).records.requests
+    assert len(alone) == 16
+    eighth = sorted(r.send_s for r in alone)[7]
+    assert eighth < min(r.end_s for r in alone)
+    assert plan.about["request_rate"] == "50.0"
 
 
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path):

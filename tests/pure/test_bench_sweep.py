@@ -134,6 +134,10 @@ def alive(pid):
     [
         ("no-such-program {port} {knob}", "cannot start no-such-program"),
         (python("-c", "'import sys; print(\"no model\"); sys.exit(3)'"), "status 3.*no model"),
+        (
+            python("-c", "'import json; json.loads(chr(33))'"),
+            r"before it was ready: json\.decoder\.JSONDecodeError: Expecting value",
+        ),
     ],
 )
 def test_a_server_that_does_not_start_is_said_with_its_last_words(tmp_path, command, fact):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SMALL_WORDS, LARGE_WORDS = 16, 272
 PROBE_TOKENS = 2
 PROBE_SEED = 7
+NAMING = "--model (in a sweep: --served-model-name)"
 _MODELS = re.compile(r"/(chat/)?completions$")
 
 
@@ -115,13 +116,13 @@ async def _model_name(driver: HttpDriver, wanted: str | None, notes: list[str]) 
         if len(names) > 1:
             raise TargetError(
                 f"{driver.address} serves {len(names)} models",
-                hint=f"choose one with --model: {', '.join(names[:8])}",
+                hint=f"choose one with {NAMING}: {', '.join(names[:8])}",
             )
         return names[0]
     if wanted not in names:
         raise TargetError(
             f"{driver.address} does not serve {wanted!r}",
-            hint=f"it serves {', '.join(names[:8])}; name one with --model",
+            hint=f"it serves {', '.join(names[:8])}; name one with {NAMING}",
         )
     return wanted
 

@@ -82,7 +82,7 @@ def sweep(
         raise ConfigError(
             f"there is no experiment {experiment!r}", hint=f"known: {', '.join(EXPERIMENTS)}"
         )
-    plan = _plan(
+    plan = plan_sweep(
         experiment,
         server=server,
         target=target,
@@ -102,7 +102,7 @@ def sweep(
                 raise KeyboardInterrupt
 
 
-def _plan(
+def plan_sweep(
     experiment: str,
     *,
     server: Group,
@@ -112,6 +112,11 @@ def _plan(
     results: Group,
     engine: Group,
 ) -> Plan:
+    """What will be run, from the flags.
+
+    Raises:
+        ConfigError: a flag cannot be read, or has no effect.
+    """
     from evenflow.bench.sweep import experiments as ex  # noqa: PLC0415 - keeps --help quick
     from evenflow.bench.sweep.grid import CEILING, MAIN, Grid  # noqa: PLC0415 - as above
     from evenflow.bench.workload.build import make_workload  # noqa: PLC0415 - as above
@@ -123,17 +128,21 @@ def _plan(
     asked = read_flags(target if local else {**target, "base_url": ""}, load, shape, results, {})
     main = make_workload(asked.workload)
     workloads = {MAIN: main}
-    ceiling = None
+    ceiling, paces = None, {}
     if experiment in {"budget", "bonus"}:
         alone = {"input_len": "16", "output_len": "128"}
         streams = load.get("max_concurrency", scale.concurrency)
         paced = {"max_concurrency": streams, "num_prompts": 2 * streams}
-        workloads[CEILING] = make_workload(read_flags({}, paced, alone, {}, {}).workload)
+        steady = read_flags({}, paced, alone, {}, {})
+        workloads[CEILING] = make_workload(steady.workload)
+        paces[CEILING] = steady.run.conduct
         ceiling = next((s for s in settings if s.budget is not None), settings[0])
     default = 1 if experiment in {"stall", "fix"} else 3
     folder = Path(results.get("result_dir", Path(f"sweep-{experiment}")))
-    grid = Grid(folder, settings, server.get("repeats", default), workloads, ceiling)
-    return Plan(experiment, _launcher(server, target, engine, local=local), grid, asked)
+    grid = Grid(folder, settings, server.get("repeats", default), workloads, ceiling, paces)
+    about = {k: str(v) for group in (server, target, load, engine) for k, v in group.items()}
+    about.pop("ready_timeout", None)
+    return Plan(experiment, _launcher(server, target, engine, local=local), grid, asked, about)
 
 
 def read_settings(experiment: str, text: str | None, scale: Scale) -> list[Setting]:

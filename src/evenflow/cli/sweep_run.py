@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """A sweep as it will be run."""
+    """A sweep as it will be run; `about` is what shapes its runs, as it was asked for."""
 
     experiment: str
     launch: Launcher
     grid: Grid
     asked: Asked
+    about: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ def run_grid(plan: Plan) -> list[Result]:
     """Run all cells; stops early when somebody interrupts."""
     about = {
         "experiment": plan.experiment,
+        "asked": plan.about,
         "settings": [s.slug for s in plan.grid.settings],
         "repeats": plan.grid.repeats,
     }

@@ -9,7 +9,7 @@ that drifts does not favour one of them.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from evenflow.bench.conduct import ConductOptions
     from evenflow.bench.measure import MeasureOptions
     from evenflow.bench.run import RunOptions
     from evenflow.bench.sweep.launch import Launcher
@@ -66,7 +67,8 @@ class Grid:
     """All cells of an experiment and where their records are.
 
     `ceiling` is the setting under which decodes run alone, to tell what the machine allows; None
-    where the experiment has no use for that.
+    where the experiment has no use for that. `paces` says how a workload is conducted, where it is
+    not as the run's options say.
     """
 
     folder: Path
@@ -74,6 +76,7 @@ class Grid:
     repeats: int
     workloads: Mapping[str, Workload]
     ceiling: Setting | None = None
+    paces: Mapping[str, ConductOptions] = field(default_factory=dict)
 
     def cells(self) -> list[Cell]:
         """In the order in which they are run."""
@@ -148,6 +151,8 @@ class Grid:
 
     async def _run_one(self, cell: Cell, launch: Launcher, options: RunOptions) -> Records:
         workload = self.workloads[cell.workload]
+        pace = self.paces.get(cell.workload, options.conduct)
+        options = replace(options, conduct=pace)
         async with launch(cell.setting, self.folder / f"{cell.slug}.log") as session:
             outcome = await session.run(workload, self.path(cell), options)
         workload.save(self.folder / f"{cell.workload}.workload.jsonl")

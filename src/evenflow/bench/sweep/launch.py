@@ -167,8 +167,10 @@ def free_port() -> int:
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, in one line."""
+    """The end of a log, in one line; of a Python traceback only what it ends with."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+        lines = [line for line in lines if line[:1].strip() and not line.startswith("Traceback (")]
     return (
         " | ".join(line.strip() for line in lines[-LOG_LINES:] if line.strip())
         or "(it said nothing)"
