@@ -121,6 +121,13 @@ def test_in_a_queue_each_step_is_laid_at_the_door_of_the_prompt_that_filled_it(t
     assert agreed >= 0.95 * total, (agreed, total)
 
 
+def test_late_chunks_take_longer_but_hold_no_more_tokens():
+    """The last chunks of this prompt take 1.4 times as long as the first ones."""
+    outside, inside = _both(_run([Arrival(1.0, "long", 20_000, 16)], max_num_batched_tokens=2048))
+    assert inside.budget.chunk_tokens == 2042  # six decodes
+    assert outside.budget.chunk_tokens == pytest.approx(2042, rel=0.05)
+
+
 def _bursts(tokens: list[int]) -> list[Arrival]:
     """Several prompts at once, again and again."""
     rng = random.Random(3)

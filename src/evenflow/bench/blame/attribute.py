@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 EXPLAINS = 0.5  # of the time lost must be prefill
 EXPLAINS_ALONE = 0.8  # where only one stream ran, so that no other can show that it stood still
 NEARLY = 0.8  # what is left of a loss is within the error of what a prompt is known to cost
+MIN_CHUNKS = 3  # so many show how they grow
+CHUNK = 0.7  # of the longer one beside it, at least: a chunk with as many tokens
 SMALL = 0.02  # a share below this is not worth a culprit
 
 
@@ -58,10 +60,11 @@ def attribute(
         coverage = min(1.0, total / excess)
         if coverage < (EXPLAINS if episode.num_decoding > 1 else EXPLAINS_ALONE):
             continue
-        scale = min(1.0, length_ms / total) * min(1.0, excess / length_ms)
+        fit = min(1.0, length_ms / total)
+        scale = fit * min(1.0, excess / length_ms)
         episode.culprits = sorted(
             (
-                _culprit(prefills, int(i), ms * scale, requests)
+                _culprit(prefills, int(i), (ms * scale, ms * fit), requests)
                 for i, ms in zip(candidates, costs, strict=True)
                 if ms >= SMALL * total
             ),
@@ -71,15 +74,44 @@ def attribute(
         episode.share = coverage if coverage < NEARLY else 1.0
         episode.confidence = coverage * _sureness(episode, prefills, candidates)
         episode.evidence = _evidence(episode, coverage)
+    _count_tokens(episodes)
+
+
+def _count_tokens(episodes: Sequence[Episode]) -> None:
+    """Tokens of each chunk, by the chunks' number.
+
+    All chunks of a prompt have about as many tokens, but late ones take longer: the share of the time
+    would give these too many. One that is much shorter than those beside it, as the last one mostly
+    is, has fewer in proportion.
+    """
+    parts: dict[str, list[tuple[Episode, int]]] = {}
+    for episode in episodes:
+        for place, culprit in enumerate(episode.culprits):
+            parts.setdefault(culprit.request_id, []).append((episode, place))
+    for mine in parts.values():
+        if len(mine) < MIN_CHUNKS:
+            continue
+        mine.sort(key=lambda part: part[0].start_s)
+        chunks = [episode.culprits[place] for episode, place in mine]
+        ms = np.array([chunk.ms for chunk in chunks])
+        beside = np.maximum(np.append(ms[1:], 0.0), np.insert(ms[:-1], 0, 0.0))
+        weights = np.where(ms >= CHUNK * beside, 1.0, ms / np.maximum(beside, 1e-9))
+        tokens = weights / weights.sum() * sum(chunk.tokens for chunk in chunks)
+        for (episode, place), count in zip(mine, tokens, strict=True):
+            episode.culprits[place] = episode.culprits[place]._replace(tokens=float(count))
 
 
 def _culprit(
-    prefills: Prefills, index: int, ms: float, requests: Sequence[RequestRecord]
+    prefills: Prefills, index: int, ms: tuple[float, float], requests: Sequence[RequestRecord]
 ) -> Culprit:
-    """Its tokens in the episode are those of its window, in proportion to the time."""
-    cost = max(float(prefills.cost_ms[index]), 1e-9)
-    tokens = float(prefills.tokens[index]) * min(1.0, ms / cost)
-    return Culprit(requests[int(prefills.request[index])].id, ms, tokens)
+    """What it cost, and the time in which it was computed, decodes beside it included.
+
+    Its tokens are for now those of its window in proportion to that time.
+    """
+    cost_ms, took_ms = ms
+    whole_ms = max(float(prefills.cost_ms[index]), 1e-9)
+    tokens = float(prefills.tokens[index]) * min(1.0, took_ms / whole_ms)
+    return Culprit(requests[int(prefills.request[index])].id, cost_ms, tokens)
 
 
 def _sureness(episode: Episode, prefills: Prefills, candidates: NDArray[np.int64]) -> float:
