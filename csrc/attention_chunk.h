@@ -79,9 +79,7 @@ EVENFLOW_INLINE F chunk_weights_16(float* scores, int group, int v, F scale, F o
     F element;
     if constexpr (P::kKeysPerStep == 2) {
       const float* s = scores + ((group * 16 + 2 * i) * N + v) * kW;
-      const F even = P::exp2(fma(load(s), scale, offset));
-      const F odd = P::exp2(fma(load(s + N * kW), scale, offset));
-      element = P::pack(even, odd);
+      element = P::weights(fma(load(s), scale, offset), fma(load(s + N * kW), scale, offset));
     } else {
       element = P::exp2(fma(load(scores + ((group * 16 + i) * N + v) * kW), scale, offset));
     }
@@ -99,11 +97,18 @@ template <class P, int N, bool kFirst, bool kWindow>
 EVENFLOW_INLINE void chunk_values(const float* weights, const float* values, int head_dim,
                                   int full_steps, int num_steps, const F* limits, F window,
                                   const F* keep, float* out) {
+  bool same = true;  // no row has a new maximum: the sums stay as they are
+  for (int v = 0; v < N && !kFirst; ++v) same = same && !any(less(keep[v], set1(1.0f)));
   for (int d0 = 0; d0 < head_dim; d0 += kTile) {
     F acc[kTile][N];
     for (int t = 0; t < kTile; ++t) {
       for (int v = 0; v < N; ++v) {
-        acc[t][v] = kFirst ? set1(0.0f) : mul(load(out + ((d0 + t) * N + v) * kW), keep[v]);
+        acc[t][v] = kFirst ? set1(0.0f) : load(out + ((d0 + t) * N + v) * kW);
+      }
+    }
+    if (!kFirst && !same) {
+      for (int t = 0; t < kTile; ++t) {
+        for (int v = 0; v < N; ++v) acc[t][v] = mul(acc[t][v], keep[v]);
       }
     }
     const float* value = values + d0;
@@ -176,13 +181,13 @@ EVENFLOW_INLINE void chunk_block(const AttentionArgs& args, const ChunkUnit& uni
     cap_scores<N>(args, scores, num_groups * 16, top);
     for (int v = 0; v < N; ++v) max[v] = top[v];
   }
-  const F scale = set1(scale_log2e);
+  const F scale = set1(scale_log2e), units = set1(scale_log2e * P::kUnits);
   for (int v = 0; v < N; ++v) {
     const F finite = finite_max(max[v]);
-    const F offset = sub(set1(0.0f), mul(finite, scale));
+    const F offset = sub(set1(0.0f), mul(finite, units));
     F sums[4];
     for (int g = 0; g < 4; ++g) {
-      sums[g] = g < num_groups ? chunk_weights_16<P, N>(scores, g, v, scale, offset) : set1(0.0f);
+      sums[g] = g < num_groups ? chunk_weights_16<P, N>(scores, g, v, units, offset) : set1(0.0f);
     }
     const F block_sum = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
     if constexpr (kFirst) {

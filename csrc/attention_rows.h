@@ -64,12 +64,16 @@ EVENFLOW_INLINE float row_weights(float* scores, F scale, F offset) {
   constexpr int kVectors = kKeys / P::kKeysPerStep / kW;
   float tree[kVectors];
   for (int i = 0; i < kVectors; ++i) {
-    for (int part = 0; part < P::kKeysPerStep; ++part) {
-      const int first = (i * P::kKeysPerStep + part) * kW;
-      const F weights = P::exp2(fma(load(scores + first), scale, offset));
-      P::store_weights(scores + first / P::kKeysPerStep, weights);
+    const int first = i * P::kKeysPerStep * kW;
+    const F x = fma(load(scores + first), scale, offset);
+    F element;
+    if constexpr (P::kKeysPerStep == 2) {
+      element = P::row_weights(x, fma(load(scores + first + kW), scale, offset));
+    } else {
+      element = P::exp2(x);
     }
-    tree[i] = reduce_add_neighbours(P::weight_sum(load(scores + i * kW)));
+    store(scores + i * kW, element);
+    tree[i] = reduce_add_neighbours(P::weight_sum(element));
   }
   for (int width = 1; width < kVectors; width *= 2) {
     for (int i = 0; i < kVectors; i += 2 * width) tree[i] += tree[i + width];
@@ -138,12 +142,12 @@ EVENFLOW_INLINE void row_block(const AttentionArgs& args, const RowUnit& unit,
       max[r] = top;
     }
   }
-  const F scale = set1(scale_log2e);
+  const F scale = set1(scale_log2e), units = set1(scale_log2e * P::kUnits);
   int least = kKeys;
   for (int r = 0; r < R; ++r) {
     const F row_max = set1(reduce_max(max[r])), finite = finite_max(row_max);
-    const F offset = sub(set1(0.0f), mul(finite, scale));
-    const F block_sum = set1(row_weights<P>(scores + r * kKeys, scale, offset));
+    const F offset = sub(set1(0.0f), mul(finite, units));
+    const F block_sum = set1(row_weights<P>(scores + r * kKeys, units, offset));
     if constexpr (kFirst) {
       store(state.sum + r * kW, block_sum);
     } else {
