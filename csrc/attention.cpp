@@ -39,7 +39,7 @@ EVENFLOW_INLINE float* take(char*& space, int64_t floats) {
   return p;
 }
 
-// A task in the chunk kernel: vectors of kW tokens by heads, units of up to three vectors.
+// A task in the chunk kernel: vectors of kW tokens by heads, in units.
 template <class P>
 struct ChunkWork {
   TaskPlace place;
@@ -49,7 +49,7 @@ struct ChunkWork {
 
   EVENFLOW_INLINE ChunkWork(const AttentionArgs& a, const AttentionTask& t, char* s) : place(a, t) {
     num_vectors = (t.num_tokens + kW - 1) / kW * place.heads_per_kv;
-    num_units = (num_vectors + kMaxUnit - 1) / kMaxUnit;
+    num_units = chunk_units(num_vectors);
     steps = P::dim_steps(a.head_dim);
     q = take(s, int64_t{num_vectors} * steps * kW);
     limits = take(s, int64_t{num_vectors} * kW);

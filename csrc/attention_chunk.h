@@ -1,6 +1,6 @@
 // Attention for many tokens: lanes are tokens, keys are broadcast.
 //
-// A unit is up to three vectors of rows (kW tokens of one query head each). For each block of 64
+// A unit is a few vectors of rows (kW tokens of one query head each). For each block of 64
 // keys: scores [key][vector], weights, then values accumulated into [dim][vector]. A key behind a
 // row's causal edge is never added to it, whatever it holds.
 #pragma once
@@ -9,9 +9,18 @@
 
 namespace evenflow::EVENFLOW_ISA {
 
-inline constexpr int kMaxUnit = 3;                               // vectors of rows
+// A unit has two vectors of rows, or three where their number is odd: 16 sums at a time are enough
+// for the latency of a product, and the keys, values, scores and sums of a block (36 KiB for 64
+// dims) are nearer to what the first-level cache holds than those of three (46). With few registers
+// a unit has three, for want of sums.
+inline constexpr int kMaxUnit = 3;
 inline constexpr int kTile = kNumVectorRegisters >= 32 ? 8 : 4;  // keys, or dims, at a time
 inline constexpr float kLog2E = 1.44269504088896341f;
+
+EVENFLOW_INLINE int chunk_units(int num_vectors) {
+  if (kNumVectorRegisters < 32) return (num_vectors + kMaxUnit - 1) / kMaxUnit;
+  return num_vectors > 2 ? num_vectors / 2 : 1;
+}
 
 struct ChunkUnit {
   const float* q;       // [dim steps][vectors][kW] elements
