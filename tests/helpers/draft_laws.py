@@ -18,10 +18,13 @@ class DraftsDelayNobody(Watcher):
         super().__init__(world)
         self.counts: Counter[str] = Counter()
         self.num_blocks = {}  # before a plan
+        self.num_own = {}  # blocks that nobody else may take, before a plan
         self.num_plans_with_drafts = 0
 
     def planning(self) -> None:
-        self.num_blocks = {r.id: len(r.block_ids) for r in self.world.scheduler._decodes}
+        decodes = self.world.scheduler._decodes
+        self.num_blocks = {r.id: len(r.block_ids) for r in decodes}
+        self.num_own = {r.id: r.num_reserved_blocks for r in decodes if r.hard_claim}
 
     def planned(self, plan: StepPlan) -> None:
         scheduler, options = self.world.scheduler, self.world.options
@@ -51,6 +54,9 @@ class DraftsDelayNobody(Watcher):
             old = max(self.num_blocks.get(span.request.id, 0), kv.blocks_for(span.start + 1))
             if len(span.request.block_ids) > old:
                 assert options.plan_depth == 1, "drafts hold blocks while others may be planned"
+                taken = len(span.request.block_ids) - self.num_blocks.get(span.request.id, 0)
+                if taken <= self.num_own.get(span.request.id, 0):
+                    continue  # its own hard claim: what others may take is as it was
                 assert kv.has_room(), "drafts hold blocks that others have claimed"
 
     def called(self) -> None:

@@ -191,7 +191,7 @@ class KvLedger:
         return min(end, len(blocks) * self.block_size)
 
     def stretch(self, request: Request, end: int, *, own_slots_only: bool) -> int:
-        """As `grow`, for drafts: takes no block that anybody has claimed, or none at all."""
+        """As `grow`, for drafts: takes no block that anybody else has claimed, or none at all."""
         missing = self.blocks_for(end) - len(request.block_ids)
         if missing > 0:
             spare = self._pool.num_available - self._soft - self._hard
