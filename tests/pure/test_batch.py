@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from random import Random
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenflow.runner.batch import build_batch
+from evenflow.runner.batch import SamplingMemory, build_batch
 from helpers.schedule_world import Watcher, World
 from helpers.scheduling import FakeRunner, make_request, make_scheduler
 
@@ -121,6 +122,12 @@ def test_after_a_preemption_the_same_position_keys_the_same_draw():
 class BatchesAreRight(Watcher):
     """Every array against the slow way of saying the same."""
 
+    num_kept = 0
+
+    def __init__(self, world) -> None:
+        super().__init__(world)
+        self.memory = SamplingMemory()
+
     def planned(self, plan):
         size = self.world.options.block_size
         batch = build_batch(plan, size)
@@ -149,6 +156,15 @@ class BatchesAreRight(Watcher):
         written = [slot for slot in slots if slot >= 0]
         assert len(set(written)) == len(written), "two tokens go to one slot"
         self.check_sampling(plan, batch, positions)
+        before = self.memory._last
+        kept = build_batch(plan, size, self.memory).sampling
+        BatchesAreRight.num_kept += before is not None and kept.seeds is before.seeds
+        for field in dataclasses.fields(kept):
+            ours, fresh = getattr(kept, field.name), getattr(batch.sampling, field.name)
+            if field.name != "extras":
+                assert ours.dtype == fresh.dtype
+                assert ours.tolist() == fresh.tolist(), field.name
+        assert (kept.extras is None) == (batch.sampling.extras is None)
 
     def check_sampling(self, plan, batch, positions):
         sampling = batch.sampling
@@ -166,6 +182,13 @@ class BatchesAreRight(Watcher):
 @given(seed=st.integers(0, 2**32 - 1))
 def test_batches_of_every_world_say_what_their_plans_say(seed):
     World(Random(seed), [BatchesAreRight]).play(50)
+
+
+def test_how_rows_draw_is_kept_while_the_same_plain_streams_decode():
+    BatchesAreRight.num_kept = 0
+    for seed in range(20):
+        World(Random(seed), [BatchesAreRight]).play(50)
+    assert BatchesAreRight.num_kept > 20
 
 
 @pytest.mark.parametrize("name", ["token_ids", "positions", "span_offsets", "logit_rows"])

@@ -70,8 +70,8 @@ class Batch:
     sampling: SamplingBatch
 
 
-def build_batch(plan: StepPlan, block_size: int) -> Batch:
-    """Flatten a plan; `block_size` is in slots.
+def build_batch(plan: StepPlan, block_size: int, memory: SamplingMemory | None = None) -> Batch:
+    """Flatten a plan; `block_size` is in slots, and `memory` that of the steps before.
 
     Lists first and one array of each at the end: for a step of decodes an array operation costs more
     than the few numbers in it.
@@ -87,22 +87,31 @@ def build_batch(plan: StepPlan, block_size: int) -> Batch:
     row_spans: list[int] = []
     for i, (request, start, length, num_logits) in enumerate(plan.spans):
         end = start + length
+        last = len(token_ids)
         blocks = request.block_ids[: -(-end // block_size)]
         if length == 1:
             token_ids.append(request.token_ids[start])
             positions.append(start)
+            cached = start < request.num_cached_tokens
+            slots.append(-1 if cached else blocks[-1] * block_size + start % block_size)
         else:
             token_ids += request.token_ids[start:end]
             token_ids += request.draft_ids  # empty but for a decode that verifies some
             positions += range(start, end)
-        slots += _slots(blocks, start, end, request.num_cached_tokens, block_size)
+            slots += _slots(blocks, start, end, request.num_cached_tokens, block_size)
         tables += blocks
         block_offsets.append(len(tables))
         context_lens.append(end)
-        last = offsets[-1] + length
+        last += length
         offsets.append(last)
-        rows += range(last - num_logits, last)
-        row_spans += [i] * num_logits
+        if num_logits == 1:
+            rows.append(last - 1)
+            row_spans.append(i)
+        else:
+            rows += range(last - num_logits, last)
+            row_spans += [i] * num_logits
+    requests = [plan.spans[i].request for i in row_spans]
+    ends = [positions[row] for row in rows]
     return Batch(
         token_ids=np.array(token_ids, np.int32),
         positions=np.array(positions, np.int32),
@@ -113,16 +122,41 @@ def build_batch(plan: StepPlan, block_size: int) -> Batch:
         block_offsets=np.array(block_offsets, np.int32),
         logit_rows=np.array(rows, np.int32),
         row_spans=np.array(row_spans, np.int32),
-        sampling=_sampling(
-            [plan.spans[i].request for i in row_spans], [positions[row] for row in rows]
-        ),
+        sampling=_sampling(requests, ends) if memory is None else memory.sampling(requests, ends),
     )
+
+
+class SamplingMemory:
+    """Keeps how the rows of the last step draw: while the same plain streams decode, it stays."""
+
+    __slots__ = ("_last", "_requests")
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+        self._last: SamplingBatch | None = None
+
+    def sampling(self, requests: list[Request], ends: list[int]) -> SamplingBatch:
+        """How these rows draw; `ends` are the positions of their last known tokens."""
+        last = self._last
+        if last is not None and requests == self._requests:
+            return SamplingBatch(
+                last.temperatures,
+                last.top_ks,
+                last.top_ps,
+                last.min_ps,
+                last.seeds,
+                np.array(ends, np.int64) + 1,
+                last.banned_ids,
+                last.banned_offsets,
+            )
+        sampling = _sampling(requests, ends)
+        plain = all(r.is_plain for r in requests)
+        self._requests, self._last = (requests, sampling) if plain else ([], None)
+        return sampling
 
 
 def _slots(blocks: list[int], start: int, end: int, cached: int, block_size: int) -> list[int]:
     """Where positions [start, end) are written; -1 for those that are cached already."""
-    if end - start == 1 and start >= cached:
-        return [blocks[start // block_size] * block_size + start % block_size]
     first = min(max(start, cached), end)
     slots = [-1] * (first - start)
     while first < end:

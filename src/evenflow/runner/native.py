@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evenflow import _native
 from evenflow.errors import ConfigError, RunnerError
 from evenflow.model.rope import rope_tables
-from evenflow.runner.batch import F32, Batch, build_batch
+from evenflow.runner.batch import F32, Batch, SamplingMemory, build_batch
 from evenflow.runner.interface import Done
 from evenflow.runner.outcome import Report, make_result
 from evenflow.runner.packing import pack_model
@@ -64,6 +64,7 @@ class NativeRunner:
     ) -> None:
         self.spec = model.spec
         self._block_size, self._clock = block_size, clock
+        self._memory = SamplingMemory()
         _check_options(block_size, isa)
         slots = num_blocks * block_size
         longest = max_positions or slots
@@ -109,7 +110,7 @@ class NativeRunner:
     def submit(self, plan: StepPlan) -> Done:
         """Compute the step; what went wrong is raised by the handle's `result`."""
         begin = self._clock()
-        batch = build_batch(plan, self._block_size)
+        batch = build_batch(plan, self._block_size, self._memory)
         try:
             drawn, report = self.step(batch)
         except RunnerError as error:
