@@ -4,9 +4,10 @@ A client's TTFT is the server's own wait, plus the way in (from the client's zer
 at the server) and the way out (from the server's write to the client's stamp). Both differ between clients:
 by what they do after their zero, and by how soon they look at what came.
 
-    python benchmarks/ttft.py serve --port 8077 --log server.jsonl &
+    python benchmarks/ttft.py serve --port 8077 --log server.jsonl --wait-ms 200 --gap-ms 20 &
     evenflow bench --base-url http://127.0.0.1:8077 --num-prompts 80 --max-concurrency 4 --records ours.jsonl
-    guidellm run --backend kind=openai_http,target=http://127.0.0.1:8077 ... --output kind=json,path=theirs.json
+    guidellm run --backend kind=openai_http,target=http://127.0.0.1:8077 --profile kind=concurrent,streams=4 ...
+        --constraint kind=max_requests,count=80 --output kind=json,path=theirs.json
     python benchmarks/ttft.py report server.jsonl --evenflow ours.jsonl --guidellm theirs.json
 """
 
@@ -18,22 +19,34 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from evenflow.bench.records import read_records
 
-WAIT_S, GAP_S = 0.03, 0.01
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Times(NamedTuple):
-    """Unix seconds: when a request began and when its first token was there."""
+    """Unix seconds: when a request began, its first token and its last were there; and the tokens."""
 
     begun: float
     first: float
+    last: float
+    tokens: int
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Path) -> None:
-    """Streams; the first token comes 30 ms after the request, the others 10 ms apart."""
+class Pace(NamedTuple):
+    """Seconds from a request to its first token, and between tokens."""
+
+    wait_s: float
+    gap_s: float
+
+
+async def answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Path, pace: Pace
+) -> None:
+    """Streams at the given pace."""
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -50,17 +63,19 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log
                 continue
             asked = json.loads(body)
             count = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
-            await asyncio.sleep(WAIT_S)
+            await asyncio.sleep(pace.wait_s)
             writer.write(
                 b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
                 b"Transfer-Encoding: chunked\r\n\r\n"
             )
-            first = time.time()
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([begun, first, "chat" if b"/chat/" in head else ""]) + "\n")
+            first = last = time.time()
             for number in range(1, count + 1):
+                if number > 1:
+                    await asyncio.sleep(pace.gap_s)
+                    last = time.time()
                 writer.write(_event(number, last=number == count, chat=b"/chat/" in head))
-                await asyncio.sleep(GAP_S)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(Times(begun, first, last, count)) + "\n")
             writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
@@ -76,22 +91,27 @@ def _event(number: int, *, last: bool, chat: bool) -> bytes:
     return b"%x\r\n%s\r\n" % (len(event), event)
 
 
-async def serve(port: int, log: Path) -> None:
-    server = await asyncio.start_server(lambda r, w: answer(r, w, log), "127.0.0.1", port)
+async def serve(port: int, log: Path, pace: Pace) -> None:
+    server = await asyncio.start_server(lambda r, w: answer(r, w, log, pace), "127.0.0.1", port)
     async with server:
         await server.serve_forever()
 
 
 def of_server(path: Path) -> list[Times]:
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return [Times(row[0], row[1]) for row in rows]
+    return [Times(*row) for row in rows]
 
 
 def of_evenflow(path: Path) -> list[Times]:
     records = read_records(path)
     zero = float(records.header["started_unix_s"])
     return [
-        Times(zero + r.send_s, zero + r.first_token_s)
+        Times(
+            zero + r.send_s,
+            zero + r.first_token_s,
+            zero + r.messages[-1].time_s,
+            r.output_tokens or 0,
+        )
         for r in records.requests
         if r.ok and r.send_s is not None and r.first_token_s is not None
     ]
@@ -102,7 +122,10 @@ def of_guidellm(path: Path) -> list[Times]:
     for benchmark in json.loads(path.read_text("utf-8"))["benchmarks"]:
         for request in benchmark["requests"]["successful"]:
             times = request["info"]["timings"]
-            found.append(Times(times["request_start"], times["first_token_iteration"]))
+            last, tokens = times["last_token_iteration"], request["output_tokens"]
+            found.append(
+                Times(times["request_start"], times["first_token_iteration"], last, tokens)
+            )
     return found
 
 
@@ -113,21 +136,28 @@ def report(name: str, client: list[Times], server: list[Times]) -> dict[str, flo
     if len(inside) != len(client):
         raise SystemExit(f"{name}: {len(client)} requests, but the server has {len(inside)}")
 
-    def mean(values: list[float]) -> float:
+    def mean(values: Iterable[float]) -> float:
         return statistics.fmean(values) * 1e3
 
-    client_begun, server_begun = ([t.begun for t in side] for side in (client, inside))
-    client_first, server_first = ([t.first for t in side] for side in (client, inside))
+    def itl(times: list[Times]) -> float:
+        return mean((t.last - t.first) / (t.tokens - 1) for t in times if t.tokens > 1)
+
+    ways = {}
+    for way, field, sign in (("way_in_ms", "begun", 1), ("way_out_ms", "first", -1)):
+        theirs, ours = (sorted(getattr(t, field) for t in side) for side in (client, inside))
+        ways[way] = sign * mean(o - t for t, o in zip(theirs, ours, strict=True))
     found = {
         "requests": float(len(client)),
-        "ttft_ms": mean([t.first - t.begun for t in client]),
-        "server_ms": mean([t.first - t.begun for t in inside]),
-        "way_in_ms": mean([s - c for c, s in zip(sorted(client_begun), sorted(server_begun), strict=True)]),
-        "way_out_ms": mean([c - s for c, s in zip(sorted(client_first), sorted(server_first), strict=True)]),
-    }  # fmt: skip
+        "ttft_ms": mean(t.first - t.begun for t in client),
+        "server_ms": mean(t.first - t.begun for t in inside),
+        **ways,
+        "itl_ms": itl(client),
+        "server_itl_ms": itl(inside),
+    }
     print(
         f"{name:9} {len(client):4} requests: TTFT {found['ttft_ms']:.2f} ms = server "
-        f"{found['server_ms']:.2f} + way in {found['way_in_ms']:.2f} + way out {found['way_out_ms']:.2f}"
+        f"{found['server_ms']:.2f} + way in {found['way_in_ms']:.2f} + way out {found['way_out_ms']:.2f}; "
+        f"ITL {found['itl_ms']:.3f} ms (server {found['server_itl_ms']:.3f})"
     )
     return found
 
@@ -138,19 +168,26 @@ def main() -> None:
     one = commands.add_parser("serve")
     one.add_argument("--port", type=int, required=True)
     one.add_argument("--log", type=Path, required=True)
+    one.add_argument("--wait-ms", type=float, default=30.0)
+    one.add_argument("--gap-ms", type=float, default=10.0)
     two = commands.add_parser("report")
     two.add_argument("log", type=Path)
     two.add_argument("--evenflow", type=Path)
     two.add_argument("--guidellm", type=Path)
     options = parser.parse_args()
     if options.command == "serve":
-        asyncio.run(serve(options.port, options.log))
+        pace = Pace(options.wait_ms / 1e3, options.gap_ms / 1e3)
+        asyncio.run(serve(options.port, options.log, pace))
         return
     server = of_server(options.log)
     found = {}
     for name, read in (("evenflow", of_evenflow), ("guidellm", of_guidellm)):
         if path := getattr(options, name):
             found[name] = report(name, read(path), server)
+    if len(found) == 2:
+        ours, theirs = found["evenflow"], found["guidellm"]
+        for key in ("ttft_ms", "itl_ms"):
+            print(f"{key}: guidellm's is {theirs[key] / ours[key] - 1:+.2%} of evenflow's")
     print(json.dumps(found))
 
 
