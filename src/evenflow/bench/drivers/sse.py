@@ -31,6 +31,7 @@ class EventReader:
         self._rest = b""
         self._counted = 0  # tokens by the server's running count
         self._each_known = True
+        self._silent: list[Message] = []  # without text, yet perhaps a token each
         self.parts: list[str] = []
         self.done = False
 
@@ -50,6 +51,10 @@ class EventReader:
         usage = record.usage or {}
         total = usage.get("completion_tokens")
         each_known = self._each_known and bool(record.messages)
+        if not each_known and self._silent and total == len(record.messages) + len(self._silent):
+            # an end token, or half a character: the gap before it is a gap like any other
+            record.messages = sorted(record.messages + self._silent, key=lambda m: m.time_s)
+            record.empty_messages -= len(self._silent)
         counted = settle_tokens(record.messages, total, each_known=each_known)
         record.messages = counted.messages
         record.tokens_from = counted.tokens_from
@@ -108,6 +113,9 @@ class EventReader:
             self.parts.append(text)
         else:
             record.empty_messages += 1
+            spoken = "role" not in (choice.get("delta") or ())
+            if spoken and tokens < 0 and choice.get("finish_reason") != "length":
+                self._silent.append(Message(now_s, 1, 0))
         if choice.get("finish_reason"):
             record.finish_reason = choice["finish_reason"]
 
