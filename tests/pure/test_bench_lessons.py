@@ -174,6 +174,33 @@ def test_a_message_without_text_is_no_token_where_the_total_does_not_say_so():
     assert [m.tokens for m in cut.messages] == [2]
 
 
+def test_messages_on_a_prompts_progress_are_no_tokens():
+    record = read(token(""), token(""), token("a"), token(" b"), token("", "stop"), total(3))
+    assert [m.time_s for m in record.messages] == [3, 4, 5]
+    assert record.empty_messages == 2
+
+
+class Piece(bytes):
+    """Bytes that may not be copied into a longer string one by one."""
+
+    def __radd__(self, _before):
+        raise AssertionError("everything that came so far was copied for one more piece")
+
+
+def test_a_long_event_is_put_together_once():
+    """A first message with the scores of a long prompt once stopped the client for seconds."""
+    data = b"data: " + json.dumps(token("so", "stop", prompt_logprobs=[0.5] * 20_000)).encode()
+    record = RequestRecord(id="r", send_s=0.0)
+    reader = EventReader(record)
+    for start in range(0, len(data), 1000):
+        reader.feed(Piece(data[start : start + 1000]), 1.0)
+    reader.feed(b"\n\ndata: [DO", 2.0)
+    reader.feed(b"NE]\n\n", 2.0)
+    reader.end(2.0)
+    assert [m.time_s for m in record.messages] == [2.0]
+    assert (record.error, reader.done) == ("", True)
+
+
 def test_the_role_of_a_chat_is_never_a_token():
     def delta(value, finish=None):
         return {"choices": [{"index": 0, "delta": value, "finish_reason": finish}]}
