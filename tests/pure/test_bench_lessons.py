@@ -21,7 +21,7 @@ from evenflow.bench.gaps import TOGETHER_S, deliveries, gap_table, stalls_by_fac
 from evenflow.bench.imports import from_vllm
 from evenflow.bench.measure import MeasureOptions, as_json, measure
 from evenflow.bench.probes import ECHO, LAG
-from evenflow.bench.records import Message, Probe, Records, RequestRecord
+from evenflow.bench.records import Mark, Message, Probe, Records, RequestRecord
 from evenflow.bench.saturation import growing_queue
 from evenflow.bench.validity import judge
 from evenflow.bench.workload.build import WorkloadOptions, make_workload
@@ -326,3 +326,20 @@ def test_conversations_whose_turns_fail_hold_up_nobody(rate):
     records = asyncio.run(conductor.run(Records()))
     assert sorted(r.turn for r in records.requests) == [0] * 6 + [1] * 6
     assert not conductor.state.running
+
+
+def test_the_warm_up_is_no_part_of_what_is_exported():
+    """The file said other figures than the screen."""
+    records = make_records(
+        make_record(steady(50, 0.1, first_s=0.9), id="early"),
+        *(make_record(steady(9, first_s=2.1), id=f"mid{i}", send_s=2.0) for i in range(3)),
+        make_record([], id="failed early", send_s=0.5, error="HTTP 500"),
+        make_record(steady(50, 0.1, first_s=4.9), id="late", send_s=4.0),
+    )
+    records.marks = [Mark(1.0, "warmup_end"), Mark(3.0, "cooldown_start")]
+    result = to_vllm(records, EXACT, detailed=True)
+    assert (result["completed"], result["failed"], result["num_prompts"]) == (3, 0, 3)
+    assert result["p99_ttft_ms"] == pytest.approx(100)
+    assert result["p99_itl_ms"] == pytest.approx(10)
+    assert result["duration"] == pytest.approx(0.18)
+    assert len(result["itls"]) == len(result["ttfts"]) == 3
