@@ -19,6 +19,7 @@ from evenflow.bench.drivers.sse import EventReader
 from evenflow.bench.export import to_vllm
 from evenflow.bench.gaps import TOGETHER_S, deliveries, gap_table, stalls_by_factor
 from evenflow.bench.imports import from_vllm
+from evenflow.bench.live import LiveView
 from evenflow.bench.measure import MeasureOptions, as_json, measure
 from evenflow.bench.probes import ECHO, LAG
 from evenflow.bench.records import Mark, Message, Probe, Records, RequestRecord
@@ -343,3 +344,18 @@ def test_the_warm_up_is_no_part_of_what_is_exported():
     assert result["p99_itl_ms"] == pytest.approx(10)
     assert result["duration"] == pytest.approx(0.18)
     assert len(result["itls"]) == len(result["ttfts"]) == 3
+
+
+def test_the_live_view_takes_what_came_together_for_one_message():
+    workload = make_workload(WorkloadOptions(num_prompts=1, max_concurrency=1))
+    conductor = Conductor(
+        workload,
+        FakeDriver(),
+        options=ConductOptions(),
+        calibration=Calibration(),
+        clock=lambda: 2.0,
+    )
+    conductor.state.records.add(drafting(30, 5))
+    (median_ms, worst_ms), rate = LiveView(conductor)._recent(2.0)
+    assert (median_ms, worst_ms) == (pytest.approx(50), pytest.approx(50))
+    assert rate == pytest.approx(150 / 2.0)
