@@ -97,10 +97,18 @@ def _client_busy(records: Records) -> list[Finding]:
 
 
 def _rate(records: Records, asked: float | None) -> list[Finding]:
-    """Whether an open loop kept its schedule."""
-    sends = sorted(r.send_s for r in records.requests if r.send_s is not None and not r.turn)
+    """Whether an open loop kept its schedule.
+
+    A schedule of random moments that a duration cuts short has a rate of its own: the client is
+    held to that where it is the lower one.
+    """
+    sent = [r for r in records.requests if r.send_s is not None and not r.turn]
+    sends = sorted(r.send_s for r in sent if r.send_s is not None)
     if asked is None or len(sends) < 3 or sends[-1] <= sends[0]:
         return []
+    due = sorted(r.scheduled_s for r in sent)
+    if due[-1] > due[0]:
+        asked = min(asked, (len(due) - 1) / (due[-1] - due[0]))
     reached = (len(sends) - 1) / (sends[-1] - sends[0])
     return [
         Finding(
