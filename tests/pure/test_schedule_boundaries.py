@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from evenflow.errors import InvalidRequestError
 from helpers.scheduling import (
     KvRunner,
+    OracleDrafter,
     alone,
     chunks_of,
     decodes_of,
     make_request,
     make_scheduler,
+    step,
 )
 
 NEVER_STOPS = frozenset()
@@ -164,3 +168,58 @@ def test_one_lane_serves_prompts_in_order():
 def test_the_context_of_one_token_prompts():
     requests = [make_request(f"r{i}", [5], max_tokens=4) for i in range(5)]
     run(make_scheduler(block_size=1), *requests)
+
+
+@pytest.mark.parametrize("num_drafts", [1, 2, 3, 5])
+@pytest.mark.parametrize("budget", [4, 7])
+def test_every_prompt_length_beside_every_number_of_drafts(budget, num_drafts):
+    """A chunk as long as a decode with its drafts was once replayed as one, and gave garbage."""
+    for length in range(1, 2 * budget + num_drafts + 3):
+        scheduler = make_scheduler(
+            max_num_batched_tokens=budget,
+            min_prefill_tokens=budget // 2,
+            num_speculative_tokens=num_drafts,
+        )
+        scheduler._speculation._drafter = OracleDrafter(random.Random(length))
+        streams = [make_request(f"s{i}", 2, max_tokens=30, stop_ids=NEVER_STOPS) for i in range(2)]
+        late = make_request("late", length, max_tokens=12, stop_ids=NEVER_STOPS)
+        runner = KvRunner(scheduler)
+        for request in streams:
+            scheduler.add(request)
+        for _ in range(3):
+            step(scheduler, runner)
+        plans = run(scheduler, late, runner=runner)
+        chunks = [s for p in plans for s in p.spans[p.num_decodes :] if s.request is late]
+        assert sum(s.length for s in chunks) == length
+        assert [s.num_logits for s in chunks] == [0] * (len(chunks) - 1) + [1]
+        for request in streams:
+            assert request.token_ids[request.num_prompt_tokens :] == alone(request)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("num_steps", range(1, 8))
+def test_a_prompt_that_is_left_after_any_chunk_leaves_only_good_blocks(num_steps, depth):
+    """Its computed blocks once stayed in the cache after they were given back and used again."""
+    document = list(range(100, 131))
+    scheduler = make_scheduler(
+        max_num_batched_tokens=5, block_size=4, num_blocks=12, plan_depth=depth
+    )
+    runner = KvRunner(scheduler)
+    scheduler.add(make_request("left", document, max_tokens=4))
+    plans = []
+    for _ in range(num_steps):
+        if (plan := scheduler.plan()) is not None:
+            runner.submit(plan)
+            plans.append(plan)
+        if len(plans) == depth:
+            scheduler.commit(runner.result(plans.pop(0).serial))
+    scheduler.cancel("left")
+    for plan in plans:
+        scheduler.commit(runner.result(plan.serial))
+    scheduler.check()
+    assert scheduler.kv.usage().held == 0
+    # others take the blocks that are free, and then some of those that are cached
+    run(scheduler, make_request("other", 24, max_tokens=2), runner=runner)
+    again = make_request("again", document, max_tokens=4)
+    run(scheduler, again, runner=runner)
+    runner.poison()

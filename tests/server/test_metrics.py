@@ -154,6 +154,47 @@ def test_drafts_are_counted_under_vllms_names():
         assert not any("spec_decode" in name for name in scrape(served.port))
 
 
+def test_a_request_that_gave_way_is_counted_once_and_what_it_computed_again_is_told():
+    """Two that fit alone but not together: the tax on whoever gives way is a figure."""
+    options = {"num_kv_blocks": 12, "max_model_len": 40, "enable_prefix_caching": False}
+    model = LetterModel(**options)
+    with serving(model) as served:
+        body = {"prompt": [[1] * 8, [2] * 8], "max_tokens": 28, "ignore_eos": True}
+        read_all(post(served.port, "/v1/completions", body, headers=CLOSE))
+        model.wait_idle()
+        counts = scrape(served.port)
+    assert counts["evenflow:num_preemptions_total"] >= 1
+    again = counts["evenflow:recomputed_tokens_total"]
+    assert again >= 8
+    assert counts["evenflow:generation_tokens_total"] == 2 * 28
+    # what was drawn before is prompt the second time: nothing else is computed twice
+    chunks = counts["evenflow:prompt_tokens_total"]
+    decodes = counts["evenflow:step_tokens_total{kind=decode}"]
+    assert chunks + decodes == 2 * (8 + 28 - 1) + again
+    for name in (
+        "time_to_first_token_seconds",
+        "request_queue_time_seconds",
+        "request_prompt_tokens",
+    ):
+        assert counts[f"evenflow:{name}_count"] == 2
+    assert counts["evenflow:inter_token_latency_seconds_count"] == 2 * 27
+
+
+def test_tokens_of_one_step_have_no_gap_between_them():
+    """Zeros in the histogram would make a p50 of 0 where drafts are taken."""
+    now = [0.0]
+    metrics = Metrics(lambda: now[0])
+    for serial in range(3):
+        now[0] += 0.05
+        events = [StreamEvent(name, 1, "x", None, None) for name in "aabaa"]
+        metrics.measure(events)
+        metrics.step(record(serial, 0.05, 2, []))
+    assert metrics.num_output_tokens == 15
+    assert sum(metrics.itl.counts) == 2 * 2  # two streams, two gaps each
+    assert metrics.itl.total == pytest.approx(4 * 0.05)
+    assert list(metrics.last_gaps) == [pytest.approx(0.05)]
+
+
 def test_another_prefix_keeps_dashboards_working():
     names = (
         "vllm:num_requests_running",

@@ -2,7 +2,8 @@
 
 The keys and their definitions are that client's: ITL is every gap, TPOT divides by the tokens after
 the first, times of single requests are seconds, everything named `_ms` is milliseconds. What has no
-counterpart here is left out rather than filled in.
+counterpart here is left out rather than filled in. Where a warm-up or a cool-down is marked, what
+was sent outside the window between them is no part of the result, as it is of no table.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenflow.bench.measure import goodput, ttft_ms
+from evenflow.bench.measure import goodput, ttft_ms, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from evenflow.bench.gaps import Window
     from evenflow.bench.measure import MeasureOptions
     from evenflow.bench.records import Records, RequestRecord
 
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 def to_vllm(records: Records, options: MeasureOptions, *, detailed: bool = False) -> dict[str, Any]:
     """The result object; with `detailed` the lists per request are in it."""
     header = records.header
-    done = [r for r in records.requests if r.ok]
-    sends = [r.send_s for r in records.requests if r.send_s is not None]
-    ends = [r.end_s for r in records.requests if r.end_s is not None]
+    window = window_of(records)
+    requests = [r for r in records.requests if r.send_s is None or window.holds(r.send_s)]
+    done = [r for r in requests if r.ok]
+    sends = [r.send_s for r in requests if r.send_s is not None]
+    ends = [r.end_s for r in requests if r.end_s is not None]
     start_s = min(sends, default=0.0)
     duration = max(max(ends, default=0.0) - start_s, 1e-9)
     total_input = sum(r.prompt_tokens or 0 for r in done)
@@ -41,34 +45,34 @@ def to_vllm(records: Records, options: MeasureOptions, *, detailed: bool = False
         "label": header.get("label"),
         "model_id": header.get("model"),
         "tokenizer_id": header.get("model"),
-        "num_prompts": len(records.requests),
+        "num_prompts": len(requests),
         "request_rate": "inf" if rate is None or math.isinf(float(rate)) else float(rate),
         "burstiness": header.get("burstiness", 1.0),
         "max_concurrency": header.get("max_concurrency"),
         "duration": duration,
         "completed": len(done),
-        "failed": len(records.requests) - len(done),
+        "failed": len(requests) - len(done),
         "total_input_tokens": total_input,
         "total_output_tokens": total_output,
         "request_throughput": len(done) / duration,
-        "request_goodput": goodput(done, records.requests, options.goodput, duration).per_s
+        "request_goodput": goodput(done, requests, options.goodput, duration).per_s
         if options.goodput
         else None,
         "output_throughput": total_output / duration,
         "total_token_throughput": (total_input + total_output) / duration,
-        "max_concurrent_requests": _most_at_once(records.requests),
+        "max_concurrent_requests": _most_at_once(requests),
     }
     firsts = [t for r in done if (t := ttft_ms(r)) is not None]
     values = {
         "ttft": firsts,
         "tpot": [t for r in done if (t := _tpot_ms(r)) is not None],
-        "itl": [gap * 1e3 for r in done for gap in _gaps_s(r)],
+        "itl": [gap * 1e3 for r in done for gap in _gaps_s(r, window)],
         "e2el": [t for r in done if (t := _latency_s(r) * 1e3)],
     }
     for name, found in values.items():
         result.update(_summary(name, found, options.percentiles))
     if detailed:
-        result.update(_details(records.requests, start_s))
+        result.update(_details(requests, start_s))
     return result
 
 
@@ -93,8 +97,8 @@ def _date(header: dict[str, Any]) -> str:
     return datetime.fromtimestamp(started, UTC).strftime("%Y%m%d-%H%M%S")
 
 
-def _gaps_s(request: RequestRecord) -> list[float]:
-    times = [m.time_s for m in request.messages]
+def _gaps_s(request: RequestRecord, window: Window | None = None) -> list[float]:
+    times = [m.time_s for m in request.messages if window is None or window.holds(m.time_s)]
     return [b - a for a, b in itertools.pairwise(times)]
 
 

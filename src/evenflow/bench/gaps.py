@@ -1,7 +1,8 @@
 """All gaps of a run in one table, and which of them are stalls.
 
 In: records. Out: arrays, one entry per gap between two messages of a stream. The wait for the
-first message is no gap, and requests that failed have none here.
+first message is no gap, nor is what lies between messages that came together, and requests that
+failed have none here.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from evenflow.bench.records import RequestRecord
+    from evenflow.bench.records import Message, RequestRecord
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
 STALL_FACTOR = 4.0
+TOGETHER_S = 0.0002  # messages less than this apart were sent in one go: no engine steps so fast
 MIN_GAPS = 4  # below this a stream's own median means little, and its class's is used
 
 
@@ -105,8 +107,36 @@ class Stalls:
     worst_ms: float
 
 
-def gap_table(requests: Sequence[RequestRecord]) -> GapTable:
-    """The gaps of all requests that ended well."""
+def deliveries(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with those that came together made one, which has the tokens of all.
+
+    A server that drafts, or a proxy that gathers, sends several messages at once. No time passed
+    between them: taken one by one most gaps of such a stream would be 0 and each of the others
+    would look like a stall.
+    """
+    times = np.array([m.time_s for m in messages])
+    if len(times) < 2 or float(np.diff(times).min()) >= TOGETHER_S:
+        return messages
+    found = [messages[0]]
+    for message in messages[1:]:
+        last = found[-1]
+        if message.time_s - last.time_s < TOGETHER_S:
+            found[-1] = last._replace(
+                tokens=last.tokens + message.tokens, chars=last.chars + message.chars
+            )
+        else:
+            found.append(message)
+    return found
+
+
+def gap_table(requests: Sequence[RequestRecord], *, with_tokens: bool = False) -> GapTable:
+    """The gaps of all requests that ended well.
+
+    Args:
+        requests: as recorded.
+        with_tokens: only messages that carry a token end a gap. A server that counts each message
+            may send text that adds none to its count, such as what it held back.
+    """
     starts: list[Floats] = []
     ends: list[Floats] = []
     tokens: list[int] = []
@@ -115,13 +145,16 @@ def gap_table(requests: Sequence[RequestRecord]) -> GapTable:
     short: list[int] = []
     by_class: dict[str, list[Floats]] = {}
     for index, request in enumerate(requests):
-        if not request.ok or len(request.messages) < 2:
+        arrived = deliveries(request.messages)
+        if with_tokens:
+            arrived = [m for m in arrived if m.tokens]
+        if not request.ok or len(arrived) < 2:
             continue
-        times = np.array([m.time_s for m in request.messages])
+        times = np.array([m.time_s for m in arrived])
         lengths = np.diff(times) * 1e3
         starts.append(times[:-1])
         ends.append(times[1:])
-        tokens += [m.tokens for m in request.messages[1:]]
+        tokens += [m.tokens for m in arrived[1:]]
         owner += [index] * len(lengths)
         by_class.setdefault(request.class_name, []).append(lengths)
         medians[index] = float(np.median(lengths))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from evenflow.bench.gaps import deliveries
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from evenflow.bench.conduct import Conductor
+    from evenflow.bench.records import Message
 
 EVERY_S = 0.5
 RECENT_S = 5.0
@@ -80,14 +84,14 @@ class LiveView:
         num_tokens = 0
         state = self._conductor.state
         for record in (*state.running.values(), *state.records.requests[-100:]):
-            last: float | None = None
+            recent: list[Message] = []
             for message in reversed(record.messages):
-                if last is not None:
-                    gaps.append(last - message.time_s)
+                recent.append(message)
                 if message.time_s < since_s:
                     break
                 num_tokens += max(1, message.tokens)
-                last = message.time_s
+            times = [m.time_s for m in deliveries(recent[::-1])]
+            gaps += [after - before for before, after in itertools.pairwise(times)]
             if record.messages and record.end_s is None:
                 gaps.append(now_s - record.messages[-1].time_s)
         seconds = max(now_s - since_s, 1e-9)

@@ -17,6 +17,7 @@ from evenflow.bench.gaps import (
     GapTable,
     Stalls,
     Window,
+    deliveries,
     gap_table,
     stalls_by_factor,
     stalls_by_limit,
@@ -80,12 +81,16 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class MessageCounts:
-    """How tokens came: `multi_token` messages carried more than one; `sources` counts requests."""
+    """How tokens came: `multi_token` messages carried more than one; `sources` counts requests.
+
+    `together` came with the message before them, so that no gap lies between the two.
+    """
 
     messages: int
     multi_token: int
     most_tokens: int
     empty: int
+    together: int
     sources: dict[str, int]
 
 
@@ -192,7 +197,9 @@ def _measure(
         len(ended) / seconds,
         output / seconds,
         total / seconds,
-        latencies_of(sent_inside, gaps, options),
+        latencies_of(
+            sent_inside, gaps, gap_table(requests, with_tokens=True).within(window), options
+        ),
         _messages(done),
         stalls_by_factor(gaps, options.stall_factor),
         stalls_by_limit(gaps, options.stall_limit_ms),
@@ -231,20 +238,24 @@ def _messages(requests: Sequence[RequestRecord]) -> MessageCounts:
         sum(size > 1 for size in sizes),
         max(sizes, default=0),
         sum(r.empty_messages for r in requests),
+        sum(len(r.messages) - len(deliveries(r.messages)) for r in requests),
         sources,
     )
 
 
 def latencies_of(
-    requests: Sequence[RequestRecord], gaps: GapTable, options: MeasureOptions
+    requests: Sequence[RequestRecord],
+    gaps: GapTable,
+    token_gaps: GapTable,
+    options: MeasureOptions,
 ) -> dict[str, Distribution | None]:
-    """All distributions of latency, by name."""
+    """All distributions of latency, by name; `token_gaps` end in messages that carry tokens."""
     longest_s = float(gaps.ms.max()) / 1e3 if gaps else 0.0
-    shared = np.maximum(gaps.tokens, 1)
-    per_token = np.repeat(gaps.ms / shared, shared)
+    shared = token_gaps.tokens
+    per_token = np.repeat(token_gaps.ms / shared, shared)
     values = {
         "itl_ms": (gaps.ms, gaps.end_s),
-        "itl_per_token_ms": (per_token, np.repeat(gaps.end_s, shared)),
+        "itl_per_token_ms": (per_token, np.repeat(token_gaps.end_s, shared)),
     }
     per_request: dict[str, Callable[[RequestRecord], float | None]] = {
         "ttft_ms": ttft_ms,
@@ -280,18 +291,20 @@ def ttft_ms(request: RequestRecord) -> float | None:
 
 
 def tpot_ms(request: RequestRecord) -> float | None:
-    """Mean time per token after the first message: its tokens came at once and took no gap."""
-    after = sum(m.tokens for m in request.messages[1:])
+    """Mean time per token after the first delivery: its tokens came at once and took no gap."""
+    arrived = [m for m in deliveries(request.messages) if m.tokens]
+    after = sum(m.tokens for m in arrived[1:])
     if not after:
         return None
-    return (request.messages[-1].time_s - request.messages[0].time_s) * 1e3 / after
+    return (arrived[-1].time_s - arrived[0].time_s) * 1e3 / after
 
 
 def worst_itl_ms(request: RequestRecord) -> float | None:
     """The longest gap."""
-    if len(request.messages) < 2:
+    arrived = deliveries(request.messages)
+    if len(arrived) < 2:
         return None
-    return float(np.diff([m.time_s for m in request.messages]).max()) * 1e3
+    return float(np.diff([m.time_s for m in arrived]).max()) * 1e3
 
 
 def e2el_ms(request: RequestRecord) -> float | None:

@@ -67,7 +67,12 @@ class Distribution:
             "min": self.minimum,
             "max": self.maximum,
             **{
-                f"p{percent:g}": {"value": e.value, "low": e.low, "high": e.high}
+                f"p{percent:g}": {
+                    "value": e.value,
+                    "low": e.low,
+                    "high": e.high,
+                    "beyond": e.beyond,
+                }
                 for percent, e in self.percentiles.items()
             },
         }

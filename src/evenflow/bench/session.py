@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evenflow.bench.drivers.inprocess import InProcessDriver
 from evenflow.bench.measure import MeasureOptions, Metrics, measure
 from evenflow.bench.run import RunOptions, run_workload
+from evenflow.bench.saturation import growing_queue
 from evenflow.bench.target import check_target
 from evenflow.bench.validity import Finding, is_valid, judge
 from evenflow.bench.workload.prompts import Calibration
@@ -80,6 +81,8 @@ class Session:
         )
         records.problems += self.notes
         usable = rate if rate is not None and math.isfinite(rate) else None
+        if rate is not None and (note := growing_queue(records.requests)):
+            records.problems.append(note)
         findings = judge(records, asked_rate=usable)
         return Outcome(records, measure(records, measuring or MeasureOptions()), findings)
 

@@ -138,7 +138,8 @@ def _facts_table(metrics: Metrics) -> Table:
             "messages",
             (
                 f"{messages.messages:,}, of them {messages.multi_token:,} with several tokens "
-                f"(up to {messages.most_tokens}), {messages.empty:,} without output left out"
+                f"(up to {messages.most_tokens}), {messages.together:,} that came together with "
+                f"the one before, {messages.empty:,} without output left out"
             ),
         ),
         ("token counts", _sources(messages.sources)),

@@ -66,7 +66,9 @@ class Metrics:
             "time_to_first_token_seconds", "Arrival to first token.", h.TTFT_BOUNDS_S
         )
         self.itl = Histogram(
-            "inter_token_latency_seconds", "Gap between two tokens of a stream.", h.GAP_BOUNDS_S
+            "inter_token_latency_seconds",
+            "Gap between two steps' tokens of a stream.",
+            h.GAP_BOUNDS_S,
         )
         self.step_time = Histogram("step_seconds", "Time of a step.", h.STEP_BOUNDS_S)
         self.step_tokens = Histogram(
@@ -94,7 +96,10 @@ class Metrics:
     # -- the engine's thread ----------------------------------------------------------------
 
     def measure(self, events: list[StreamEvent]) -> None:
-        """A step's tokens are there: count each stream's gap, once per group of equal ones."""
+        """A step's tokens are there: count each stream's gap, once per group of equal ones.
+
+        Tokens that were drafted come with the one before them: there is no gap between the two.
+        """
         now_s = self._clock()
         last_s = self._last_token_s
         since: dict[float, int] = {}
@@ -104,10 +109,11 @@ class Metrics:
             if event.token_id >= 0:
                 num_tokens += 1
                 before_s = last_s.get(request_id)
-                if before_s is not None:
+                if before_s is None:
+                    if request_id in self._arrived_s:
+                        self.ttft.observe(now_s - self._arrived_s[request_id])
+                elif before_s != now_s:
                     since[before_s] = since.get(before_s, 0) + 1
-                elif request_id in self._arrived_s:
-                    self.ttft.observe(now_s - self._arrived_s[request_id])
                 last_s[request_id] = now_s
             if event.finish_reason is not None:
                 last_s.pop(request_id, None)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evenflow.bench.gaps import TOGETHER_S
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -53,7 +55,11 @@ def name_causes(episodes: Sequence[Episode], records: Records) -> None:
 
 def _buffered(episode: Episode, requests: dict[str, RequestRecord]) -> bool:
     """Whether the tokens were made in time: they all came, in one message or in a burst after."""
-    whole = [stall for stall in episode.stalls if stall.gap_ms < 2 * stall.expected_ms]
+    whole = [
+        stall
+        for stall in episode.stalls
+        if stall.gap_ms < 2 * stall.expected_ms and not _gathered(stall, requests[stall.request_id])
+    ]
     if 2 * len(whole) > len(episode.stalls):
         most = max(stall.tokens for stall in whole)
         episode.culprits = []
@@ -67,6 +73,13 @@ def _buffered(episode: Episode, requests: dict[str, RequestRecord]) -> bool:
         episode.evidence = "the messages that were missing came in a burst right after it"
         return True
     return False
+
+
+def _gathered(stall: Stall, request: RequestRecord) -> bool:
+    """Whether several messages ended it at once: a burst, and not one message with many tokens."""
+    times = [m.time_s for m in request.messages]
+    at = int(np.searchsorted(times, stall.end_s, side="left"))
+    return at + 1 < len(times) and times[at + 1] - times[at] < TOGETHER_S
 
 
 def _caught_up(stall: Stall, request: RequestRecord) -> bool:

@@ -1,7 +1,7 @@
 """HTTP/1.1 as an asyncio protocol: one connection, one request at a time, no copies on the way.
 
-The bytes of a body go to a callback in the very call in which the socket delivered them, so the
-time stamp of a message waits for no task to be woken. A general client spends several times the
+The bytes of a body go to a callback in the very call in which the socket delivered them, and those
+of one read in one piece: a time stamp waits for no task to be woken, and what came at once has one. A general client spends several times the
 processor time per message on machinery that a benchmark has no use for.
 """
 
@@ -68,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._parser: Any = None
         self._done: asyncio.Future[None] | None = None
         self._on_body: Callable[[bytes], None] | None = None
+        self._body: list[bytes] = []  # of the present read
         self.status = 0
         self.is_open = False
         self.answered = False  # whether any byte of the present answer has come
@@ -98,6 +99,10 @@ class Connection(asyncio.Protocol):
             if self._done is not None and not self._done.done():
                 self._done.set_exception(ConnectionLostError(f"no HTTP: {e}"))
             self.close()
+        if self._body:
+            body, self._body = b"".join(self._body), []
+            if self._on_body is not None:
+                self._on_body(body)
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
@@ -105,8 +110,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """Called by the parser."""
-        if self._on_body is not None:
-            self._on_body(data)
+        self._body.append(data)
 
     def on_message_complete(self) -> None:
         """Called by the parser."""

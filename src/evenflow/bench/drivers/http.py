@@ -79,13 +79,18 @@ class HttpDriver:
     """A `Driver` over HTTP.
 
     Raises:
-        ConfigError: the URL is none.
+        ConfigError: the URL is none, or several answers per request are asked for.
     """
 
     name = "http"
 
     def __init__(self, base_url: str, options: HttpOptions) -> None:
         self.address = Address.parse(base_url)
+        if options.extra_body.get("n") not in {None, 1}:
+            raise ConfigError(
+                f"the extra body asks for {options.extra_body['n']} answers per request",
+                hint="the gaps of one stream are measured: leave n out and send more requests",
+            )
         self.options = options
         self.pool = Pool(self.address)
 

@@ -104,11 +104,15 @@ class InProcessDriver:
 
     def _take(self, events: list[StreamEvent]) -> None:
         """All events of a step, on the engine's thread."""
+        clock: Callable[[], float] | None = None
+        now_s = 0.0
         for event in events:
             stream = self._streams.get(event.request_id)
             if stream is None:
                 continue
-            now_s = stream.clock()
+            if stream.clock is not clock:
+                clock = stream.clock
+                now_s = clock()  # the same for all: they came of one step
             record = stream.record
             if event.token_id >= 0:
                 if record.first_byte_s is None:

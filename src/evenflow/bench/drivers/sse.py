@@ -28,17 +28,22 @@ class EventReader:
 
     def __init__(self, record: RequestRecord) -> None:
         self._record = record
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line that is not complete
         self._counted = 0  # tokens by the server's running count
         self._each_known = True
+        self._silent: list[Message] = []  # without text, yet perhaps a token each
         self.parts: list[str] = []
         self.done = False
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Take bytes that came at a moment."""
-        if self._rest:
-            data = self._rest + data
-        *lines, self._rest = data.split(b"\n")
+        """Take bytes that came at a moment; a long event is put together once, at its end."""
+        head, newline, tail = data.partition(b"\n")
+        self._rest.append(head)
+        if not newline:
+            return
+        *lines, rest = tail.split(b"\n")
+        lines.insert(0, b"".join(self._rest))
+        self._rest = [rest]
         for line in lines:
             if line.startswith(b"data:"):
                 self._event(line[5:].strip(), now_s)
@@ -50,6 +55,8 @@ class EventReader:
         usage = record.usage or {}
         total = usage.get("completion_tokens")
         each_known = self._each_known and bool(record.messages)
+        if not each_known and total is not None:
+            self._settle_silent(total)
         counted = settle_tokens(record.messages, total, each_known=each_known)
         record.messages = counted.messages
         record.tokens_from = counted.tokens_from
@@ -62,6 +69,20 @@ class EventReader:
             record.error = f"the stream ended early, after {len(record.messages):,} messages"
         elif not record.messages:
             record.error = "no output"
+
+    def _settle_silent(self, total: int) -> None:
+        """Take messages without text for a token each where the server's total then comes out.
+
+        An end token has no text, nor has half a character: the gap before it is a gap like any
+        other. Messages on a prompt's progress, before all output, are none.
+        """
+        messages = self._record.messages
+        later = [m for m in self._silent if messages and m.time_s >= messages[0].time_s]
+        for silent in (self._silent, later):
+            if messages and silent and total == len(messages) + len(silent):
+                self._record.messages = sorted([*messages, *silent], key=lambda m: m.time_s)
+                self._record.empty_messages -= len(silent)
+                return
 
     def _event(self, data: bytes, now_s: float) -> None:
         if data == b"[DONE]":
@@ -108,6 +129,9 @@ class EventReader:
             self.parts.append(text)
         else:
             record.empty_messages += 1
+            spoken = "role" not in (choice.get("delta") or ())
+            if spoken and tokens < 0 and choice.get("finish_reason") != "length":
+                self._silent.append(Message(now_s, 1, 0))
         if choice.get("finish_reason"):
             record.finish_reason = choice["finish_reason"]
 
