@@ -183,11 +183,14 @@ class NativeModel {
   }
 
   // A copy of the last step's logits, [rows, vocab].
-  nb::ndarray<nb::numpy, float, nb::ndim<2>> logits() const {
+  nb::ndarray<nb::numpy, float, nb::ndim<2>> logits() {
     const size_t rows = model_.num_rows(), vocab = model_.shape().vocab;
     auto* copy = new float[rows * vocab + 1];
-    if (rows != 0) std::memcpy(copy, model_.logits(), rows * vocab * sizeof(float));
     nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    {
+      nb::gil_scoped_release release;
+      model_.logits(copy);
+    }
     return {copy, {rows, vocab}, owner};
   }
 

@@ -14,6 +14,8 @@ namespace {
 // another costs more than they do.
 constexpr int kNormRows = 8;
 constexpr int kRopeRows = 4;
+// Rows whose logits are made at a time: enough for the head's product to run at its full rate.
+constexpr int kHeadRows = 128;
 
 void grow(Buffer& buffer, size_t bytes) {
   if (buffer.size() < bytes) buffer = Buffer(bytes + bytes / 4);
@@ -41,7 +43,7 @@ void Model::reserve(const StepInput& step) {
   grow(mixed_, tokens * q_size * value_bytes());
   grow(gated_, tokens * s.intermediate * value_bytes());
   grow(sums_, tokens * (widest / kGroup) * 4);
-  grow(logits_, static_cast<size_t>(step.num_rows) * s.vocab * 4);
+  grow(logits_, static_cast<size_t>(std::min(step.num_rows, kHeadRows)) * s.vocab * 4);
 }
 
 Rows Model::norm(const float* x, const std::vector<float>& weight, int count, bool sums,
@@ -264,14 +266,21 @@ void Model::forward(const StepInput& step) {
     mlp(layers_[i], rest->num_tokens, last ? &head_ : &layers_[i + 1].qkv[0]);
   }
   if (step.num_rows == 0) return;
-  const Rows rows =
+  final_ =
       norm(residual_.as<float>(), final_norm_, step.num_rows, head_.needs_sums(), rest->logit_rows);
-  multiply(kernels_, pool_, scratch_, head_, rows, Epilogue::kStoreF32, nullptr, logits_.bytes(),
-           shape_.vocab, layers_.empty() ? nullptr : &layers_[0].qkv[0]);
+}
+
+// Logits of rows [first_row, first_row + count) into out, [count, vocab].
+void Model::head(int first_row, int count, float* out, const Product* next) {
+  Rows rows = final_;
+  rows.x = static_cast<const char*>(final_.x) + int64_t{first_row} * final_.stride * value_bytes();
+  if (final_.sums != nullptr) rows.sums = final_.sums + int64_t{first_row} * final_.sums_stride;
+  rows.count = count;
+  const int64_t vocab = shape_.vocab;
+  multiply(kernels_, pool_, scratch_, head_, rows, Epilogue::kStoreF32, nullptr, out, vocab, next);
   if (shape_.logit_scale == 1.0f && shape_.logit_cap == 0.0f) return;
-  for_rows(step.num_rows, 1, [&](int begin, int end) {
-    kernels_.scale_and_cap(logits_.as<float>() + int64_t{begin} * shape_.vocab,
-                           int64_t{end - begin} * shape_.vocab, shape_.logit_scale,
+  for_rows(count, 1, [&](int begin, int end) {
+    kernels_.scale_and_cap(out + begin * vocab, (end - begin) * vocab, shape_.logit_scale,
                            shape_.logit_cap);
   });
 }
@@ -280,9 +289,22 @@ void Model::sample(SamplingArgs args) {
   args.logits = logits_.as<float>();
   args.logits_stride = args.vocab = shape_.vocab;
   args.num_rows = num_rows_;
-  pool_.run(num_rows_, [&](int row, int thread) {
-    kernels_.sample_row(args, row, scratch_.of[thread].bytes());
-  });
+  for (int first = 0; first < num_rows_; first += kHeadRows) {
+    const int count = std::min(kHeadRows, num_rows_ - first);
+    const bool last = first + count == num_rows_;
+    head(first, count, logits_.as<float>(), last && !layers_.empty() ? &layers_[0].qkv[0] : &head_);
+    args.first_row = first;
+    pool_.run(count, [&](int row, int thread) {
+      kernels_.sample_row(args, first + row, scratch_.of[thread].bytes());
+    });
+  }
+}
+
+void Model::logits(float* out) {
+  for (int first = 0; first < num_rows_; first += kHeadRows) {
+    head(first, std::min(kHeadRows, num_rows_ - first), out + int64_t{first} * shape_.vocab,
+         &head_);
+  }
 }
 
 }  // namespace evenflow

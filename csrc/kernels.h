@@ -140,9 +140,10 @@ struct EmbedArgs {
 
 // Draws one token per row. Optional arrays are nullptr when nobody asks for them.
 struct SamplingArgs {
-  const float* logits;  // [rows, vocab]; never changed
+  const float* logits;  // [rows from first_row on, vocab]; never changed
   int64_t logits_stride;
   int32_t num_rows, vocab;
+  int32_t first_row;          // of those whose logits are there
   const float* temperatures;  // [rows]; 0 is greedy
   const int32_t* top_ks;      // [rows]; 0 keeps all
   const float* top_ps;        // [rows]

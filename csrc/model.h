@@ -69,12 +69,14 @@ class Model {
   // Writes NaN into every slot of the KV pool: what leaks then shows.
   void poison_kv();
 
-  // Computes a step: writes keys and values, leaves logits [num_rows, vocab] in logits().
+  // Computes a step up to the rows that the head reads: writes keys and values.
   void forward(const StepInput& step);
-  // Draws a token per row; args.logits and its shape are filled in here.
+  // Draws a token per row; args.logits and its shape are filled in here. Logits are made for some
+  // rows at a time: all those of a long prompt would take hundreds of megabytes.
   void sample(SamplingArgs args);
 
-  const float* logits() const { return logits_.as<float>(); }
+  // The last step's logits, made once more: the same bits. out: [num_rows, vocab].
+  void logits(float* out);
   int num_rows() const { return num_rows_; }
   size_t weight_bytes() const;
 
@@ -95,6 +97,7 @@ class Model {
   void attend(Layer& layer, const StepInput& step);
   bool keep_logit_rows(const StepInput& step);
   void mlp(Layer& layer, int num_tokens, const Product* next);
+  void head(int first_row, int count, float* out, const Product* next);
   void plan_attention(const StepInput& step);
   template <class Fn>
   void for_rows(int count, int rows_per_tile, const Fn& fn);
@@ -119,6 +122,7 @@ class Model {
   std::vector<AttentionTask> tasks_;
   WantedRows wanted_;
   ThreadScratch scratch_;
+  Rows final_{};  // what the head reads, [num_rows_], until the next step
   int num_rows_ = 0, num_tasks_ = 0;
 };
 

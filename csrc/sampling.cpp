@@ -62,7 +62,7 @@ EVENFLOW_INLINE void report(const SamplingArgs& args, int row, const float* logi
 
 void sample_row(const SamplingArgs& args, int row, void* scratch) {
   const SamplingSpace space = sampling_space(scratch, args.vocab);
-  const float* logits = args.logits + row * args.logits_stride;
+  const float* logits = args.logits + (row - args.first_row) * args.logits_stride;
   const int token = choose(args, row, logits, space);
   args.tokens[row] = token;
   if (token >= 0 && args.num_logprobs != nullptr && args.num_logprobs[row] >= 0) {

@@ -229,6 +229,29 @@ def test_draws_the_token_that_the_reference_draws_from_the_same_logits(isa):
             r.token_ids.append(token)
 
 
+@pytest.mark.parametrize("num_rows", [127, 128, 129, 300])
+def test_rows_beyond_those_whose_logits_are_made_together_are_drawn_as_the_first(num_rows):
+    """The head is computed for 128 rows at a time."""
+    runner = native_runner("bf16")
+    scored = request(prompt(70, num_rows), 0, "scored", temperature=0.9, seed=3, logprobs=2)
+    plan = plan_of((scored, 0, num_rows, num_rows))
+    result = runner.submit(plan).result()
+    sampling = build_batch(plan, 64).sampling
+    logits = runner.last_logits
+    want = sample(logits, sampling)
+    assert list(result.tokens[0]) == want.tolist()
+    wanted = report(logits, want, sampling.extras.num_logprobs).entries(
+        sampling.extras.num_logprobs
+    )
+    for entry, expected in zip(result.logprobs[0], wanted, strict=True):
+        assert abs(entry.logprob - expected.logprob) < 1e-5
+        assert entry.rank == expected.rank
+    alone = native_runner("bf16")
+    again = request(scored.token_ids, 0, "again")
+    assert np.array_equal(bits(logits[-20:]), bits(prefill(alone, again, [num_rows])[-20:]))
+    assert np.array_equal(bits(logits), bits(runner.last_logits))
+
+
 def test_generation_continues_its_own_sequence():
     runner = native_runner("bf16")
     grown = request(prompt(10, 60), 0, "grown")
