@@ -15,7 +15,7 @@ from evenflow.bench.drivers.inprocess import InProcessDriver
 from evenflow.bench.measure import MeasureOptions, Metrics, measure
 from evenflow.bench.run import RunOptions, run_workload
 from evenflow.bench.target import check_target
-from evenflow.bench.validity import Finding, is_valid, judge
+from evenflow.bench.validity import Finding, cached_prompts, is_valid, judge
 from evenflow.bench.workload.prompts import Calibration
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Session:
         records = await run_workload(
             self.driver, workload, calibration, path, replace(options, header=header)
         )
-        records.problems += self.notes
+        records.problems += [*self.notes, *cached_prompts(records)]
         usable = rate if rate is not None and math.isfinite(rate) else None
         findings = judge(records, asked_rate=usable)
         return Outcome(records, measure(records, measuring or MeasureOptions()), findings)
