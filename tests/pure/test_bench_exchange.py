@@ -155,3 +155,11 @@ def test_what_is_no_records_is_refused(tmp_path, data, fact):
 def test_our_own_records_are_recognised(tmp_path):
     save(tmp_path, b'{"evenflow_bench":1}\n', "own.jsonl")
     assert load_records(tmp_path / "own.jsonl").header["evenflow_bench"] == 1
+
+
+def test_a_chat_of_ours_comes_back_with_its_first_token(tmp_path):
+    records = a_run()
+    records.header["endpoint"] = "/v1/chat/completions"
+    value = to_vllm(records, MeasureOptions(), detailed=True)
+    assert load_records(save(tmp_path, value)).problems == []
+    assert len(load_records(save(tmp_path, {**value, "label": None})).problems) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from evenflow.bench.conduct import ConductOptions, Conductor
@@ -22,6 +23,14 @@ def test_a_plot_has_its_axes_and_a_lane():
     assert "ms" in lines[0]
     assert "▀" in lines[6]
     assert scatter([], width=60, height=6) == []
+
+
+@pytest.mark.parametrize("ms", [0.0001, 0.1, 0.12, 0.999, 9.996, 99.97, 999.7, 1234.0, 2e6, 3e7])
+def test_labels_keep_to_their_columns_and_have_no_exponents(ms):
+    lines = scatter([(0.0, ms), (ms * 3, ms)], width=60, height=6)
+    assert all(len(line) <= 60 for line in lines)
+    assert len({line.index("│") for line in lines[:6]}) == 1
+    assert "e+" not in "".join(lines)
 
 
 def test_a_sparkline_is_as_high_as_its_values():
