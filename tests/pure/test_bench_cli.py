@@ -219,3 +219,26 @@ def test_every_experiment_prints_json(experiment, tmp_path, capsys):
     found = orjson.loads(out)
     assert found["experiment"] == experiment
     assert [row["setting"] for row in found["rows"]] == ["budget 8", "budget 64"]
+
+
+def test_graphs_of_a_run_that_was_done_before_are_read_from_its_steps(tmp_path, capsys):
+    import sys
+
+    from evenflow.trace import TraceWriter
+    from helpers.blamed import attack, traced
+    from helpers.synthetic import Plan, simulate, streams
+
+    words = [
+        "sweep", "--experiment", "graphs", "--server", "custom", "--serve-cmd",
+        f"{sys.executable} {SERVE} {tmp_path / 'pids'} {{port}} {{budget}}",
+        "--ready-path", "/health", "--budgets", "8", "--num-prompts", "2", "--max-concurrency", "1",
+        "--input-len", "9", "--output-len", "2", "--result-dir", tmp_path / "sweep",
+    ]  # fmt: skip
+    code, out, err = evenflow(capsys, *words)
+    assert code == 0, err
+    assert "the log says nothing of graphs" in out
+    trace = traced(simulate(streams(2, 9) + attack(1), Plan()), 0.0)
+    with TraceWriter(tmp_path / "sweep" / "8" / "8-0.steps.jsonl") as writer:
+        for step in trace.steps:
+            writer.step(step)
+    assert "the log says nothing" not in evenflow(capsys, *words)[1]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PLOT_HEIGHT = 12
 MAX_POINTS = 20_000
 PIPE_WIDTH = 120
+WIDE = 110  # columns that the latency table takes with the meaning of each figure
 
 
 def show_run(
@@ -35,7 +36,7 @@ def show_run(
     """Everything about a run, top to bottom."""
     parts: list[RenderableType] = [_facts_table(metrics)]
     if any(metrics.latencies.values()):
-        parts.insert(0, _latency_table(metrics))
+        parts.insert(0, _latency_table(metrics, width=width))
     if metrics.attack is not None:
         parts.append(_attack_table(metrics.attack))
     if metrics.classes:
@@ -94,14 +95,14 @@ def estimate(found: Estimate, maximum: float) -> Text:
     return text
 
 
-def _latency_table(metrics: Metrics) -> Table:
+def _latency_table(metrics: Metrics, *, width: int) -> Table:
     percents = metrics.options.percentiles
     grid = Table(
         title="latency, ms (below each: its 95 % interval)",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    grid.add_column("")
+    grid.add_column("", no_wrap=True)
     for name in ("n", "mean", *(f"p{p:g}" for p in percents)):
         grid.add_column(name, justify="right")
     for name, about in LATENCIES.items():
@@ -109,7 +110,8 @@ def _latency_table(metrics: Metrics) -> Table:
         if found is None:
             continue
         label = Text(about.title)
-        label.append(f"\n{about.meaning}", style="dim")
+        if width >= WIDE:
+            label.append(f"\n{about.meaning}", style="dim")
         grid.add_row(
             label,
             f"{found.count:,}",
