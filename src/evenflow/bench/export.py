@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenflow.bench.measure import goodput, ttft_ms
+from evenflow.bench.measure import goodput, ttft_ms, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +28,10 @@ EXPORTER = "evenflow"  # a chat's role-only message is no token in its lists
 def to_vllm(records: Records, options: MeasureOptions, *, detailed: bool = False) -> dict[str, Any]:
     """The result object; with `detailed` the lists per request are in it."""
     header = records.header
-    done = [r for r in records.requests if r.ok]
-    sends = [r.send_s for r in records.requests if r.send_s is not None]
-    ends = [r.end_s for r in records.requests if r.end_s is not None]
+    requests = _measured(records)
+    done = [r for r in requests if r.ok]
+    sends = [r.send_s for r in requests if r.send_s is not None]
+    ends = [r.end_s for r in requests if r.end_s is not None]
     start_s = min(sends, default=0.0)
     duration = max(max(ends, default=0.0) - start_s, 1e-9)
     total_input = sum(r.prompt_tokens or 0 for r in done)
@@ -43,22 +44,22 @@ def to_vllm(records: Records, options: MeasureOptions, *, detailed: bool = False
         "label": header.get("label", EXPORTER),
         "model_id": header.get("model"),
         "tokenizer_id": header.get("model"),
-        "num_prompts": len(records.requests),
+        "num_prompts": len(requests),
         "request_rate": "inf" if rate is None or math.isinf(float(rate)) else float(rate),
         "burstiness": header.get("burstiness", 1.0),
         "max_concurrency": header.get("max_concurrency"),
         "duration": duration,
         "completed": len(done),
-        "failed": len(records.requests) - len(done),
+        "failed": len(requests) - len(done),
         "total_input_tokens": total_input,
         "total_output_tokens": total_output,
         "request_throughput": len(done) / duration,
-        "request_goodput": goodput(done, records.requests, options.goodput, duration).per_s
+        "request_goodput": goodput(done, requests, options.goodput, duration).per_s
         if options.goodput
         else None,
         "output_throughput": total_output / duration,
         "total_token_throughput": (total_input + total_output) / duration,
-        "max_concurrent_requests": _most_at_once(records.requests),
+        "max_concurrent_requests": _most_at_once(requests),
     }
     firsts = [t for r in done if (t := ttft_ms(r)) is not None]
     values = {
@@ -70,8 +71,16 @@ def to_vllm(records: Records, options: MeasureOptions, *, detailed: bool = False
     for name, found in values.items():
         result.update(_summary(name, found, options.percentiles))
     if detailed:
-        result.update(_details(records.requests, start_s))
+        result.update(_details(requests, start_s))
     return result
+
+
+def _measured(records: Records) -> list[RequestRecord]:
+    """The requests that were sent between warm-up and cool-down; all where neither was asked for."""
+    if not (records.mark("warmup_end") or records.mark("cooldown_start")):
+        return records.requests
+    window = window_of(records)
+    return [r for r in records.requests if r.send_s is None or window.holds(r.send_s)]
 
 
 def _details(requests: Sequence[RequestRecord], start_s: float) -> dict[str, Any]:
