@@ -84,6 +84,19 @@ def test_an_invalid_run_exits_with_3_when_strict(tmp_path, capsys):
         (["--max-num-batched-tokens", "64"], "--max-num-batched-tokens has no effect here"),
         (["ttft:5"], "unexpected argument 'ttft:5'"),
         (["--mix", "a"], "cannot read 'a' in the mixture"),
+        (["--endpoint", "v1/completions"], "--endpoint is 'v1/completions'"),
+        (["--turns", "0"], "--turns is 0"),
+        (["--prefix-len", "9", "--num-prefixes", "0"], "--num-prefixes is 0"),
+        (["--warmup", "-1"], "--warmup is -1"),
+        (["--duration", "inf", "--request-rate", "2"], "--duration is inf"),
+        (["--stall-factor", "nan"], "--stall-factor is nan"),
+        (["--duration", "3", "--warmup", "2", "--cooldown", "1"], "take 3 s of the 3 s"),
+        (["--think-time", "1"], "--think-time has no effect here"),
+        (["--burstiness", "2"], "--burstiness has no effect here"),
+        (["--time-scale", "2"], "--time-scale has no effect here"),
+        (["--streams", "4", "--max-concurrency", "2"], "no effect beside --streams"),
+        (["--workload", "w", "--request-rate", "2"], "no effect beside --workload"),
+        (["--dataset-path", "d", "--turns", "2"], "no effect beside --dataset-path"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_before_anything_runs(words, fact, tmp_path, capsys):
@@ -179,3 +192,53 @@ def test_what_cannot_be_compared_is_refused(words, fact, tmp_path, capsys):
     code, _, err = evenflow(capsys, "compare", *words, "--result-dir", tmp_path)
     assert code == 2
     assert fact in err
+
+
+def test_a_sweep_that_cannot_show_anything_is_refused(tmp_path, capsys):
+    for words, fact in (
+        (["--repeats", "0"], "--repeats is 0"),
+        (["--experiment", "equality", "--budgets", "64"], "nothing to compare one setting with"),
+    ):
+        code, _, err = evenflow(capsys, "sweep", *words, "--result-dir", tmp_path / "s")
+        assert code == 2
+        assert fact in err
+
+
+@pytest.mark.parametrize("experiment", ["equality", "graphs"])
+def test_every_experiment_prints_json(experiment, tmp_path, capsys):
+    import sys
+
+    code, out, err = evenflow(
+        capsys, "sweep", "--experiment", experiment, "--server", "custom", "--serve-cmd",
+        f"{sys.executable} {SERVE} {tmp_path / 'pids'} {{port}} {{budget}}",
+        "--knob-off", "9", "--ready-path", "/health", "--budgets", "8,64", "--repeats", "1",
+        "--num-prompts", "2", "--max-concurrency", "1", "--input-len", "9", "--output-len", "2",
+        "--result-dir", tmp_path / "sweep", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    found = orjson.loads(out)
+    assert found["experiment"] == experiment
+    assert [row["setting"] for row in found["rows"]] == ["budget 8", "budget 64"]
+
+
+def test_graphs_of_a_run_that_was_done_before_are_read_from_its_steps(tmp_path, capsys):
+    import sys
+
+    from evenflow.trace import TraceWriter
+    from helpers.blamed import attack, traced
+    from helpers.synthetic import Plan, simulate, streams
+
+    words = [
+        "sweep", "--experiment", "graphs", "--server", "custom", "--serve-cmd",
+        f"{sys.executable} {SERVE} {tmp_path / 'pids'} {{port}} {{budget}}",
+        "--ready-path", "/health", "--budgets", "8", "--num-prompts", "2", "--max-concurrency", "1",
+        "--input-len", "9", "--output-len", "2", "--result-dir", tmp_path / "sweep",
+    ]  # fmt: skip
+    code, out, err = evenflow(capsys, *words)
+    assert code == 0, err
+    assert "the log says nothing of graphs" in out
+    trace = traced(simulate(streams(2, 9) + attack(1), Plan()), 0.0)
+    with TraceWriter(tmp_path / "sweep" / "8" / "8-0.steps.jsonl") as writer:
+        for step in trace.steps:
+            writer.step(step)
+    assert "the log says nothing" not in evenflow(capsys, *words)[1]

@@ -43,6 +43,7 @@ def test_nothing_is_claimed_below_what_a_shows_against_itself():
 
 def test_one_pair_alone_decides_nothing():
     assert decide([1.0], []).change == "none"
+    assert decide([1.0], []).words("x") == "x: cannot be told from one pair"
 
 
 def test_a_machine_that_is_too_noisy_is_said_to_be():
@@ -114,3 +115,17 @@ def test_recordings_are_compared_by_resampling():
     assert verdicts["p99 ITL"].change == "lower"
     same = compare_recorded(run(None), run(None), MeasureOptions())
     assert {c.verdict.change for c in same.compared} == {"none"}
+
+
+def test_values_of_a_model_here_keep_their_case_and_a_missing_file_is_named(tmp_path, capsys):
+    from evenflow.cli.compare import read_options
+    from evenflow.cli.main import main
+
+    wanted = {"a": "/Models/X.gguf", "b_c": True, "d": 7}
+    assert read_options("a=/Models/X.gguf,b-c=True,d=7") == wanted
+    there = tmp_path / "a.jsonl"
+    there.write_text("{}")
+    assert main(["compare", str(there), "gone.jsonl"]) == 2
+    assert "there is no file gone.jsonl" in capsys.readouterr().err
+    assert main(["compare", str(there), str(there), "--metric-percentiles", "50"]) == 2
+    assert "no effect on recordings" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 from evenflow.bench.export import to_vllm
 from evenflow.bench.imports import load_records
 from evenflow.bench.measure import MeasureOptions, measure
+from evenflow.bench.records import Mark
 from evenflow.errors import RecordError
 from helpers.recorded import make_record, make_records, steady
 from helpers.synthetic import Arrival, Plan, simulate, streams
@@ -155,3 +156,20 @@ def test_what_is_no_records_is_refused(tmp_path, data, fact):
 def test_our_own_records_are_recognised(tmp_path):
     save(tmp_path, b'{"evenflow_bench":1}\n', "own.jsonl")
     assert load_records(tmp_path / "own.jsonl").header["evenflow_bench"] == 1
+
+
+def test_a_chat_of_ours_comes_back_with_its_first_token(tmp_path):
+    records = a_run()
+    records.header["endpoint"] = "/v1/chat/completions"
+    value = to_vllm(records, MeasureOptions(), detailed=True)
+    assert load_records(save(tmp_path, value)).problems == []
+    assert len(load_records(save(tmp_path, {**value, "label": None})).problems) == 1
+
+
+def test_warm_up_and_cool_down_are_left_out_of_the_export_too():
+    late = make_record(steady(9, first_s=2.1), id="late", send_s=2.0)
+    records = make_records(make_record(steady(9, 0.5)), late)
+    records.marks = [Mark(1.0, "warmup_end")]
+    result = to_vllm(records, MeasureOptions(), detailed=True)
+    assert (result["completed"], len(result["itls"])) == (1, 1)
+    assert result["p99_itl_ms"] == pytest.approx(10)

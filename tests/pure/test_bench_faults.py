@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from evenflow.bench.conduct import ConductOptions
 from evenflow.bench.drivers.http import HttpOptions
 from evenflow.bench.records import read_records
 from evenflow.bench.session import server_session
@@ -29,6 +30,14 @@ def test_broken_streams_are_counted_and_the_run_goes_on(tmp_path):
     assert outcome.metrics.counts.completed + outcome.metrics.counts.failed == 12
     assert outcome.metrics.counts.completed >= 6
     assert "requests" in {f.name for f in outcome.findings if not f.ok}
+
+
+def test_what_is_cut_off_after_a_limited_duration_says_why(tmp_path):
+    workload, _ = closed(2, mix="long:20/4000@1")
+    conduct = ConductOptions(max_concurrency=2, duration_s=0.1, drain_s=0.2)
+    with serve(FAST) as server:
+        outcome = run(server.url, tmp_path / "r.jsonl", workload, conduct=conduct)
+    assert outcome.metrics.counts.errors == {"cut off: it still ran 0.2 s after the duration": 2}
 
 
 def refused(url, tmp_path, **options):
@@ -53,8 +62,10 @@ def test_a_missing_key_a_wrong_model_and_a_wrong_path_have_their_hints(tmp_path)
         error = refused(server.url, tmp_path, model="gpt-17")
         assert "does not serve 'gpt-17'" in error.message
         assert "synthetic" in error.hint
-        wrong = HttpOptions("", endpoint="/v1/nothing/completions")
-        assert "404" in refused(server.url, tmp_path, http=wrong).message
+        for path in ("/v1/nothing/completions", "/v1/nothing"):
+            error = refused(server.url, tmp_path, http=HttpOptions("", endpoint=path))
+            assert "404" in error.message
+        assert "another --endpoint" in error.hint
 
 
 def test_the_right_key_is_let_in(tmp_path):

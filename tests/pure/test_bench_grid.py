@@ -157,6 +157,8 @@ def test_answers_that_differ_are_found_with_their_place():
     other = Answers("budget 128", {10: "the sea is deep", 20: ""}, {20: "HTTP 500"})
     assert differences([first, same]) == []
     (found,) = differences([first, other])
+    lost = Answers("off", {10: ""}, {10: "HTTP 500"})
+    assert differences([lost, same]) == []  # nothing to compare with
     assert (found.setting, found.prompt_tokens, found.at_char) == ("budget 128", 10, 11)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from evenflow.bench.conduct import ConductOptions, Conductor
 from evenflow.bench.live import LiveView, sparkline
+from evenflow.bench.measure import measure
 from evenflow.bench.plot import Band, scatter
+from evenflow.bench.show import show_run
+from evenflow.bench.validity import judge
 from evenflow.bench.workload.build import WorkloadOptions, make_workload
 from evenflow.bench.workload.prompts import Calibration
 from helpers.bench import FakeDriver
-from helpers.recorded import make_record, steady
+from helpers.recorded import make_record, make_records, steady
 
 
 def test_a_plot_has_its_axes_and_a_lane():
@@ -22,6 +26,14 @@ def test_a_plot_has_its_axes_and_a_lane():
     assert "ms" in lines[0]
     assert "▀" in lines[6]
     assert scatter([], width=60, height=6) == []
+
+
+@pytest.mark.parametrize("ms", [0.0001, 0.1, 0.12, 0.999, 9.996, 99.97, 999.7, 1234.0, 2e6, 3e7])
+def test_labels_keep_to_their_columns_and_have_no_exponents(ms):
+    lines = scatter([(0.0, ms), (ms * 3, ms)], width=60, height=6)
+    assert all(len(line) <= 60 for line in lines)
+    assert len({line.index("│") for line in lines[:6]}) == 1
+    assert "e+" not in "".join(lines)
 
 
 def test_a_sparkline_is_as_high_as_its_values():
@@ -48,3 +60,15 @@ def test_the_live_view_shows_how_far_the_run_is_and_a_stream_that_stands_still_n
     assert "1 running" in shown
     assert "3 s, 3 s left" in shown
     assert "worst 1500.0 ms" in shown  # since 1.5 s nothing has come
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_figures_of_a_run_stand_on_one_line_each(width):
+    records = make_records(*(make_record(steady(60), id=f"r{i}") for i in range(4)))
+    out = io.StringIO()
+    found = show_run(records, measure(records), judge(records), width=width)
+    Console(file=out, width=width).print(found)
+    lines = out.getvalue().splitlines()
+    assert sum(line.startswith("  ITL per token ") for line in lines) == 1
+    assert any("gaps shared out over their tokens" in line for line in lines) == (width == 120)
+    assert all(len(line) <= width for line in lines)

@@ -80,3 +80,11 @@ def test_intervals_cover_the_truth_where_resampling_single_values_does_not(monke
         one_by_one += covers(bootstrap(values, single, (50.0,), seed=seed)[0], truth)
     assert in_blocks >= 20
     assert one_by_one <= 12
+
+
+def test_what_is_called_the_maximum_is_the_maximum():
+    from evenflow.bench.show import estimate
+
+    found = describe(np.array([10.0, 90.0]), np.array([0.0, 1.0]), (50.0, 99.0))
+    assert estimate(found.percentiles[99.0], found.maximum).plain == "90.0\nmax seen"
+    assert estimate(found.percentiles[50.0], found.maximum).plain == "50.0"

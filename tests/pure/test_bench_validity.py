@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evenflow.bench.records import Mark, Probe
-from evenflow.bench.validity import is_valid, judge
+from evenflow.bench.records import Mark, Probe, Scrape
+from evenflow.bench.validity import cached_prompts, is_valid, judge
 from helpers.recorded import make_record, make_records, steady
 
 
@@ -98,3 +98,37 @@ def test_failures_and_an_empty_run():
     some = make_records(make_record(steady(50)), make_record([], id="b", error="HTTP 500"))
     assert failed(judge(some)) == {"requests"}
     assert failed(judge(make_records())) == {"requests"}
+
+
+def test_streams_that_wait_for_a_place_are_told_from_streams_that_ended():
+    waiting = make_record(steady(60, first_s=1.0), id="victim-9", class_name="victim")
+    (bad,) = [f for f in judge(make_records(*victims([100]), waiting, attacker(0.8))) if not f.ok]
+    assert "the server runs fewer requests at once" in bad.fact
+    (bad,) = [f for f in judge(make_records(*victims([100, 30]), attacker(0.8))) if not f.ok]
+    assert "raise --output-len" in bad.fact
+
+
+def test_warm_up_and_cool_down_that_leave_nothing_are_said():
+    records = make_records(make_record(steady(50)))
+    records.marks = [Mark(2.0, "warmup_end"), Mark(3.0, "cooldown_start")]
+    assert failed(judge(records)) == {"window"}
+    records.add(make_record(steady(5, first_s=2.6), id="b", send_s=2.5))
+    assert is_valid(judge(records))
+
+
+def test_prompts_that_the_server_had_seen_before_are_said():
+    def run(cached, **header):
+        usage = {"prompt_tokens_details": {"cached_tokens": cached}}
+        return make_records(make_record(steady(9), prompt_tokens=500, usage=usage), **header)
+
+    assert cached_prompts(run(50)) == []
+    assert cached_prompts(make_records(make_record(steady(9)))) == []
+    assert "100% of the prompts' tokens" in cached_prompts(run(499))[0]
+    counted = make_records(make_record(steady(9)))
+    names = ('vllm:prefix_cache_queries_total{a="b"}', 'vllm:prefix_cache_hits_total{a="b"}')
+    counted.scrapes = [Scrape(0.0, dict(zip(names, (10.0, 0.0), strict=True)))]
+    counted.scrapes.append(Scrape(1.0, dict(zip(names, (510.0, 400.0), strict=True))))
+    assert "80% of the prompts' tokens" in cached_prompts(counted)[0]
+    again = make_record(steady(9), id="victim-0~1", class_name="victim")
+    assert cached_prompts(make_records(again, *counted.requests)) == []
+    assert cached_prompts(run(499, workload={"asked": {"prefix_len": 400}})) == []

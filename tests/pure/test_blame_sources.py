@@ -14,6 +14,7 @@ from evenflow.cli.main import main
 from evenflow.errors import ConfigError, RecordError
 from evenflow.trace import TraceWriter
 from helpers.blamed import attack, traced, vllm_log
+from helpers.recorded import make_record, make_records, steady
 from helpers.synthetic import Event, Plan, simulate, streams
 from helpers.synthetic_server import Behaviour, serve
 
@@ -220,6 +221,35 @@ def test_a_file_that_was_cut_in_half(run, tmp_path, capsys):
     path.write_bytes(raw[: int(len(raw) * 0.97)])
     found = _blame(capsys, str(path))
     assert any("cut off" in p for p in found["problems"])
+
+
+def test_failed_requests_are_left_out_and_said(tmp_path, capsys):
+    lost = make_records(make_record(steady(90), error="the stream ended early"))
+    with RecordWriter(tmp_path / "r.jsonl", {}) as writer:
+        writer.add(lost.requests[0])
+    found = _blame(capsys, str(tmp_path / "r.jsonl"))
+    assert found["verdict"] == "inconclusive"
+    assert found["problems"] == ["1 of 1 requests failed and are left out: the stream ended early"]
+
+
+def test_offenders_are_told_apart_on_a_narrow_terminal(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["blame", _records(tmp_path / "r.jsonl", run)]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert "attack-0" in out
+    assert "attack-1" in out
+
+
+def test_each_measurement_has_words_of_its_own(tmp_path, capsys):
+    with serve(Plan(decode_ms=8), Behaviour()) as server:
+        sent = []
+        for number in (1, 2):
+            path = tmp_path / f"{number}.jsonl"
+            words = ("--streams", "1", "--output-len", "9", "--inject", "60/2@0.1s")
+            _blame(capsys, server.url, *words, "--records", str(path))
+            sent.append(orjson.loads(path.read_bytes().split(b"\n")[0])["workload"]["words"])
+    assert sent[0] != sent[1]
 
 
 def test_a_server_is_measured_and_the_truth_found(tmp_path, capsys):

@@ -123,6 +123,7 @@ class Conductor:
         self._texts: dict[str, str] = {}
         self._followers: dict[str, list[PlannedRequest]] = {}
         self._written: dict[str, int] = {}
+        self._why = INTERRUPTED  # of requests that are cut off
         for planned in workload.requests:
             if planned.turn:
                 self._followers.setdefault(planned.session, []).append(planned)
@@ -202,10 +203,9 @@ class Conductor:
         if self.state.expected_s is None and last_s > 0:
             self.state.expected_s = last_s
         cool_s = last_s - options.cooldown_s
+        timer = None
         if options.cooldown_s and options.duration_s is None:
             timer = asyncio.create_task(self._mark_at(max(0.0, cool_s), "cooldown_start"))
-        else:
-            timer = None
         tasks = []
         try:
             for planned in sorted(roots, key=lambda r: r.at_s or 0.0):
@@ -221,7 +221,7 @@ class Conductor:
                 timer.cancel()
 
     async def _closed(self, roots: Sequence[PlannedRequest]) -> None:
-        options = self._options
+        end_s = self._options.duration_s
         tasks: list[asyncio.Task[None]] = []
         places = self._places or asyncio.Semaphore(1)
         self._places = None  # this loop does the waiting
@@ -230,18 +230,22 @@ class Conductor:
         try:
             while True:
                 if not queue:
-                    if options.duration_s is None or not roots:
+                    if end_s is None or not roots:
                         break
                     cycle += 1
                     queue.extend(replace(r, id=f"{r.id}~{cycle}") for r in roots)
-                await places.acquire()
+                left_s = None if end_s is None else max(0.0, end_s - self.clock())
+                try:
+                    await asyncio.wait_for(places.acquire(), left_s)
+                except TimeoutError:
+                    break  # nobody was done before the duration was over
                 free_s = self.clock()
-                if options.duration_s is not None and free_s >= options.duration_s:
+                if end_s is not None and free_s >= end_s:
                     break
                 task = asyncio.create_task(self._session(queue.popleft(), free_s))
                 task.add_done_callback(lambda _: places.release())
                 tasks.append(task)
-            if options.duration_s is None and options.cooldown_s:
+            if end_s is None and self._options.cooldown_s:
                 self._mark("cooldown_start", "no more requests to begin")
             await self._finish(tasks)
         finally:
@@ -255,6 +259,7 @@ class Conductor:
         _, late = await asyncio.wait(tasks, timeout=limit)
         if late:
             self._mark("drain_end", f"{len(late)} requests were cut off")
+            self._why = f"cut off: it still ran {limit:g} s after the duration"
 
     async def _attack(self, roots: Sequence[PlannedRequest]) -> None:
         steady = [r for r in roots if r.steady]
@@ -357,7 +362,7 @@ class Conductor:
                     record.error = INTERRUPTED
                     keep = not again  # begun anew just before the end: it has nothing to say
             else:
-                record.error = INTERRUPTED
+                record.error = self._why
             raise
         finally:
             if self._places is not None:

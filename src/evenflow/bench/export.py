@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from evenflow.bench.measure import MeasureOptions
     from evenflow.bench.records import Records, RequestRecord
 
+EXPORTER = "evenflow"  # a chat's role-only message is no token in its lists
+
 
 def to_vllm(records: Records, options: MeasureOptions, *, detailed: bool = False) -> dict[str, Any]:
     """The result object; with `detailed` the lists per request are in it."""
@@ -42,7 +44,7 @@ def to_vllm(records: Records, options: MeasureOptions, *, detailed: bool = False
         "date": _date(header),
         "backend": "openai-chat" if "chat" in str(header.get("endpoint", "")) else "openai",
         "endpoint_type": "openai-chat" if "chat" in str(header.get("endpoint", "")) else "openai",
-        "label": header.get("label"),
+        "label": header.get("label", EXPORTER),
         "model_id": header.get("model"),
         "tokenizer_id": header.get("model"),
         "num_prompts": len(requests),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from evenflow.bench.counting import settle_tokens
+from evenflow.bench.export import EXPORTER
 from evenflow.bench.records import Message, Records, RequestRecord, is_records, read_records
 from evenflow.errors import RecordError
 
@@ -85,7 +86,8 @@ def from_vllm(result: dict[str, Any], name: str, tool: str = "vllm bench serve")
         start = (starts[i] - origin) if starts else 0.0
         one = {key: (value or [])[i] for key, value in lists.items()}
         records.requests.append(_from_vllm_lists(i, one, start, str(errors[i] or ""), queues[i]))
-    if "chat" in str(result.get("endpoint_type", result.get("backend", ""))):
+    kind = str(result.get("endpoint_type", result.get("backend", "")))
+    if "chat" in kind and result.get("label") != EXPORTER:
         records.problems.append(f"{name} {CHAT_NOTE}")
     return records
 

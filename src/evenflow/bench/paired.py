@@ -57,6 +57,8 @@ class Verdict(NamedTuple):
 
     def words(self, title: str) -> str:
         """In one line."""
+        if self.change == "none" and self.pairs == 1:
+            return f"{title}: cannot be told from one pair"
         if self.change == "none" and self.high_percent > TOO_NOISY_PERCENT:
             return f"{title}: cannot be told: runs differ by {_bounded(self.high_percent)} %"
         if self.change == "none":

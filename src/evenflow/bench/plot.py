@@ -64,14 +64,22 @@ def scatter(
     if bands:
         lines.append(" " * LABEL_WIDTH + " │" + _lane(bands, first, span, columns))
     lines.append(" " * LABEL_WIDTH + " └" + "─" * columns)
-    right = f"{last:.3g} s"
-    left = f"{first:.3g} s"
+    right = f"{_three_digits(last)} s"
+    left = f"{_three_digits(first)} s"
     lines.append(" " * (LABEL_WIDTH + 2) + left + right.rjust(columns - len(left)))
     return lines
 
 
 def _label(ms: float) -> str:
-    return f"{ms / 1e3:.3g} s" if ms >= 1000 else f"{ms:.3g} ms"
+    return f"{_three_digits(ms / 1e3)} s" if ms >= 999.5 else f"{_three_digits(ms)} ms"
+
+
+def _three_digits(value: float) -> str:
+    """At most five characters below 100,000, and never an exponent."""
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    text = f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _lane(bands: Sequence[Band], first: float, span: float, columns: int) -> str:

@@ -16,7 +16,7 @@ from evenflow.bench.measure import MeasureOptions, Metrics, measure
 from evenflow.bench.run import RunOptions, run_workload
 from evenflow.bench.saturation import growing_queue
 from evenflow.bench.target import check_target
-from evenflow.bench.validity import Finding, is_valid, judge
+from evenflow.bench.validity import Finding, cached_prompts, is_valid, judge
 from evenflow.bench.workload.prompts import Calibration
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Session:
         records = await run_workload(
             self.driver, workload, calibration, path, replace(options, header=header)
         )
-        records.problems += self.notes
+        records.problems += [*self.notes, *cached_prompts(records)]
         usable = rate if rate is not None and math.isfinite(rate) else None
         if rate is not None and (note := growing_queue(records.requests)):
             records.problems.append(note)

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 PLOT_HEIGHT = 12
 MAX_POINTS = 20_000
 PIPE_WIDTH = 120
+WIDE = 110  # columns that the latency table takes with the meaning of each figure
 
 
 def show_run(
     records: Records, metrics: Metrics, findings: Sequence[Finding], *, width: int
 ) -> RenderableType:
     """Everything about a run, top to bottom."""
-    parts: list[RenderableType] = [
-        _latency_table(metrics),
-        _facts_table(metrics),
-    ]
+    parts: list[RenderableType] = [_facts_table(metrics)]
+    if any(metrics.latencies.values()):
+        parts.insert(0, _latency_table(metrics, width=width))
     if metrics.attack is not None:
         parts.append(_attack_table(metrics.attack))
     if metrics.classes:
@@ -61,9 +61,8 @@ def verdict(findings: Sequence[Finding]) -> Text:
         text.append("  " + "; ".join(f"{f.name}: {f.fact}" for f in findings), style="dim")
         return text
     text.append("INVALID", style="bold red")
-    for finding in findings:
-        if not finding.ok:
-            text.append(f"  {finding.name}: {finding.fact}", style="red")
+    bad = "; ".join(f"{f.name}: {f.fact}" for f in findings if not f.ok)
+    text.append(f"  {bad}", style="red")
     return text
 
 
@@ -84,24 +83,26 @@ def with_unit(value: float) -> str:
     return text if text.endswith("s") else f"{text} ms"
 
 
-def estimate(found: Estimate) -> Text:
-    """A figure with its interval below; a percentile beyond the data is called the maximum."""
-    text = Text(milliseconds(found.value))
+def estimate(found: Estimate, maximum: float) -> Text:
+    """A figure with its interval below; in place of one beyond the data stands the maximum."""
     if found.beyond:
+        text = Text(milliseconds(maximum))
         text.append("\nmax seen", style="dim")
-    elif found.low is not None and found.high is not None:
+        return text
+    text = Text(milliseconds(found.value))
+    if found.low is not None and found.high is not None:
         text.append(f"\n{milliseconds(found.low)}-{milliseconds(found.high)}", style="dim")
     return text
 
 
-def _latency_table(metrics: Metrics) -> Table:
+def _latency_table(metrics: Metrics, *, width: int) -> Table:
     percents = metrics.options.percentiles
     grid = Table(
         title="latency, ms (below each: its 95 % interval)",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    grid.add_column("")
+    grid.add_column("", no_wrap=True)
     for name in ("n", "mean", *(f"p{p:g}" for p in percents)):
         grid.add_column(name, justify="right")
     for name, about in LATENCIES.items():
@@ -109,12 +110,13 @@ def _latency_table(metrics: Metrics) -> Table:
         if found is None:
             continue
         label = Text(about.title)
-        label.append(f"\n{about.meaning}", style="dim")
+        if width >= WIDE:
+            label.append(f"\n{about.meaning}", style="dim")
         grid.add_row(
             label,
             f"{found.count:,}",
             milliseconds(found.mean),
-            *(estimate(found.percentiles[p]) for p in percents),
+            *(estimate(found.percentiles[p], found.maximum) for p in percents),
         )
     return grid
 

@@ -94,7 +94,9 @@ async def _check(
 async def _model_name(driver: HttpDriver, wanted: str | None, notes: list[str]) -> str:
     """The served name to ask for."""
     # beside the endpoint: most servers have /v1/models, some another prefix
-    answer = await driver.get(_MODELS.sub("/models", driver.options.endpoint))
+    endpoint = driver.options.endpoint
+    known = _MODELS.search(endpoint) is not None
+    answer = await driver.get(_MODELS.sub("/models", endpoint) if known else "/v1/models")
     _refused(answer.status, answer.body, driver)
     if answer.status >= 500:
         raise TargetError(

@@ -6,25 +6,27 @@ INVALID. A benchmark whose client was the bottleneck measures the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from evenflow.bench.gaps import Window, gap_table
-from evenflow.bench.measure import ATTACKER, ttft_ms
+from evenflow.bench.measure import ATTACKER, ttft_ms, window_of
 from evenflow.bench.probes import CPU, ECHO, LAG
 from evenflow.bench.workload.draw import VICTIM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenflow.bench.records import Records
+    from evenflow.bench.records import Records, RequestRecord
 
 MAX_SHARE = 0.2  # of a measured figure that the client's own delay may be
 FLOOR_S = 0.002  # delays below this disturb nothing that is worth measuring
 MAX_BUSY = 0.8  # of one core
 MIN_RATE = 0.95  # of the rate that was asked for
 MAX_FAILED = 0.05
+COUNTERS = ("queries", "hits")  # of vLLM's prefix cache, and of ours
+MAX_CACHED = 0.2  # of the prompts: chat templates and first words are always shared
 EDGE_S = 0.005  # clocks and buffers blur the edges of a window by so much
 
 
@@ -48,6 +50,7 @@ def judge(records: Records, *, asked_rate: float | None = None) -> list[Finding]
         *_client_busy(records),
         *_rate(records, asked_rate),
         *_victims(records),
+        *_measured(records),
         *_failures(records),
     ]
     return [f for f in findings if f is not None]
@@ -119,6 +122,56 @@ def _rate(records: Records, asked: float | None) -> list[Finding]:
     ]
 
 
+def cached_prompts(records: Records) -> list[str]:
+    """A word on prompts that the server knew from an earlier run; none where they share by plan."""
+    workload = records.header.get("workload")
+    asked = (workload.get("asked") if isinstance(workload, dict) else None) or {}
+    if asked.get("prefix_len") or asked.get("dataset_path"):
+        return []
+    # a conversation goes on from its own words, and a steady stream that is begun anew from its own
+    fresh = [
+        r for r in records.requests if not r.turn and not (r.class_name == VICTIM and "~" in r.id)
+    ]
+    told = [(r.prompt_tokens or 0, d.get("cached_tokens")) for r in fresh if (d := _details_of(r))]
+    total: float = sum(n for n, _ in told)
+    cached: float = sum(known or 0 for _, known in told)
+    if not told and len(fresh) == len(records.requests):
+        total, cached = (_counted(records, f"prefix_cache_{what}_total") for what in COUNTERS)
+    if cached <= MAX_CACHED * total:
+        return []
+    fact = (
+        f"the server had {cached / total:.0%} of the prompts' tokens in its prefix cache, so it did "
+        "not compute them: these prompts came before; choose another --seed, or more --num-prompts "
+        "where a closed loop starts over"
+    )
+    return [fact]
+
+
+def _counted(records: Records, name: str) -> float:
+    """By how much a counter of the server's /metrics grew in the run."""
+    seen = [
+        sum(v for key, v in s.values.items() if key.partition("{")[0].endswith(name))
+        for s in records.scrapes
+    ]
+    return seen[-1] - seen[0] if seen else 0.0
+
+
+def _details_of(request: RequestRecord) -> dict[str, Any]:
+    details = (request.usage or {}).get("prompt_tokens_details")
+    return details if isinstance(details, dict) else {}
+
+
+def _measured(records: Records) -> list[Finding]:
+    """Whether warm-up and cool-down left anything to measure."""
+    window = window_of(records)
+    inside = any(r.send_s is not None and window.holds(r.send_s) for r in records.requests)
+    marked = records.mark("warmup_end") or records.mark("cooldown_start")
+    if not records.requests or not marked or inside:
+        return []
+    fact = "no request was sent between warm-up and cool-down; make them shorter"
+    return [Finding("window", ok=False, fact=fact)]
+
+
 def _victims(records: Records) -> list[Finding]:
     """Whether every stream was decoding all through every long prompt's prefill."""
     victims = [r for r in records.requests if r.class_name == VICTIM]
@@ -153,9 +206,23 @@ def _victims(records: Records) -> list[Finding]:
             worst == len(streams),
             f"{worst} of {len(streams)} streams were decoding all through the "
             f"{'prefill' if len(windows) == 1 else 'worst prefill'}"
-            + ("" if worst == len(streams) else "; raise --output-len"),
+            + ("" if worst == len(streams) else _remedy(victims, windows)),
         )
     ]
+
+
+def _remedy(victims: Sequence[RequestRecord], windows: Sequence[Window]) -> str:
+    """What helps where not all streams were decoding."""
+    queued = any(
+        r.send_s is not None
+        and r.send_s <= w.start_s
+        and (r.first_token_s is None or r.first_token_s > w.start_s + EDGE_S)
+        for r in victims
+        for w in windows
+    )
+    if queued:
+        return "; some were waiting for a place: the server runs fewer requests at once"
+    return "; raise --output-len"
 
 
 def _failures(records: Records) -> list[Finding]:

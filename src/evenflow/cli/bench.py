@@ -133,9 +133,14 @@ def http_options(target: Group) -> tuple[HttpOptions, bool | None]:
     counting = target.get("count_tokens", "auto")
     if counting not in words:
         raise ConfigError(f"--count-tokens is {counting!r}", hint="it is auto, on or off")
+    endpoint = target.get("endpoint", COMPLETIONS)
+    if not endpoint.startswith("/"):
+        raise ConfigError(
+            f"--endpoint is {endpoint!r}", hint=f"it is a path that begins with /: {COMPLETIONS}"
+        )
     options = HttpOptions(
         model="",
-        endpoint=target.get("endpoint", COMPLETIONS),
+        endpoint=endpoint,
         headers=headers,
         extra_body=extra,
         temperature=target.get("temperature", 0.0),

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evenflow.cli.bench_checks import check_idle, check_numbers
 from evenflow.cli.flags import ENGINE, Flag, Group
 from evenflow.errors import ConfigError
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 TARGET = {
     "base_url": Flag(str, "A server's address; without it the model runs in this process."),
-    "model": Flag(str, "The served name; without --base-url smollm2, a .gguf file or a folder."),
+    "model": Flag(
+        str, "The served name; of a model in this process smollm2, a .gguf file or a folder."
+    ),
     "endpoint": Flag(str, "/v1/completions (the default) or /v1/chat/completions."),
     "header": Flag(list[str], 'Of every request: "Name: value"; may be repeated.'),
     "extra_body": Flag(str, "A JSON object with further fields of every request."),
@@ -116,12 +119,8 @@ def read_flags(target: Group, load: Group, shape: Group, results: Group, engine:
     _refuse_idle(target, engine, results)
     if "streams" in shape:
         target = {"ignore_eos": True, **target}
-    for name in ("duration", "request_rate", "burstiness", "max_concurrency", "request_timeout"):
-        value = {**load, **target}.get(name)
-        if value is not None and not value > 0:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is {value:g}", hint="give a number above 0"
-            )
+    check_numbers({**target, **load, **shape, **results})
+    check_idle(shape, load)
     drawn = ("num_prompts", "request_rate", "burstiness", "max_concurrency", "duration", "seed")
     kept = {name: load[name] for name in drawn if name in load}
     paces = {"max_concurrency": "max_concurrency", "duration": "duration_s", "warmup": "warmup_s"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -44,6 +45,7 @@ GROUPS = {"reading": READING, "judging": JUDGING, "probing": PROBING}
 STREAMS = 8
 INJECT = ["8000/8@3s", "8000/8@9s", "8000/8@15s"]
 OUTPUT_LEN = "256"
+WORDS = 2**20  # sets of words for the prompts of a measurement
 
 
 @with_groups(GROUPS)
@@ -155,6 +157,9 @@ async def _measure(url: str, probing: Group, options: SourceOptions) -> Source:
             output_len=probing.get("output_len", OUTPUT_LEN),
         )
     )
+    words = 1 + secrets.randbelow(WORDS)  # else a prefix cache would know them from the last time
+    workload = workload.anew(words)
+    workload.header = {**workload.header, "words": words}
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     path = Path(probing.get("records", f"blame-{stamp}.jsonl"))
     http, count_each = http_options(probing)

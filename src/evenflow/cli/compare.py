@@ -65,8 +65,11 @@ def compare(
         )
     files = [Path(text).is_file() for text in (a, b)]
     if all(files):
-        outcome = _recorded(Path(a), Path(b), [*target, *load, *shape])
+        outcome = _recorded(Path(a), Path(b), [*target, *load, *shape, *results])
     elif any(files):
+        other = a if files[1] else b
+        if not other.startswith(("http://", "https://", f"{LOCAL}:")) and other != LOCAL:
+            raise ConfigError(f"there is no file {other}", hint="give the path of a recording")
         raise ConfigError(
             "one of A and B is a recording and the other is not",
             hint="compare two recordings, or two targets that can be run",
@@ -160,8 +163,8 @@ def read_options(text: str) -> dict[str, Any]:
             raise ConfigError(f"cannot read {part!r} in local:...", hint="write option=value")
         words = {"true": True, "false": False}
         key = name.strip().replace("-", "_")
-        number = value.strip().lower()
-        options[key] = words[number] if number in words else _number(number)
+        text_of_it = value.strip()
+        options[key] = words.get(text_of_it.lower(), _number(text_of_it))
     return options
 
 

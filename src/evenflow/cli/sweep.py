@@ -94,9 +94,9 @@ def sweep(
     say(f"experiment {EXPERIMENTS[experiment]}; records in {plan.grid.folder}")
     match experiment:
         case "graphs":
-            graphs(plan)
+            graphs(plan, json=json)
         case "equality":
-            equality(plan)
+            equality(plan, json=json)
         case _:
             if traffic(plan, json=json):
                 raise KeyboardInterrupt
@@ -121,8 +121,17 @@ def plan_sweep(
     from evenflow.bench.sweep.grid import CEILING, MAIN, Grid  # noqa: PLC0415 - as above
     from evenflow.bench.workload.build import make_workload  # noqa: PLC0415 - as above
 
+    for name in ("repeats", "ready_timeout"):
+        if name in server and not server[name] > 0:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is {server[name]:g}", hint="give a number above 0"
+            )
     scale = ex.scale_of_machine()
     settings = read_settings(experiment, server.get("budgets"), scale)
+    if experiment == "equality" and len(settings) < 2:
+        raise ConfigError(
+            "there is nothing to compare one setting with", hint='name two: --budgets "off,64"'
+        )
     shape, load = defaults_for(experiment, shape, load, scale)
     local = server.get("server", IN_PROCESS) == IN_PROCESS
     asked = read_flags(target if local else {**target, "base_url": ""}, load, shape, results, {})

@@ -158,11 +158,12 @@ def _print_json(
     sys.stdout.write(orjson.dumps(value).decode() + "\n")
 
 
-def graphs(plan: Plan) -> None:
+def graphs(plan: Plan, *, json: bool) -> None:
     """Experiment E."""
     from evenflow.bench.sweep import view  # noqa: PLC0415 - keeps --help quick
     from evenflow.bench.sweep.graphs import from_log, from_steps  # noqa: PLC0415 - as above
     from evenflow.bench.sweep.launch import LocalLaunch, ServerLaunch  # noqa: PLC0415 - as above
+    from evenflow.trace import read_trace  # noqa: PLC0415 - as above
 
     uses: list[tuple[str, GraphUse | None]] = []
     for setting in plan.grid.settings:
@@ -176,16 +177,36 @@ def graphs(plan: Plan) -> None:
             plan.grid, settings=[setting], repeats=1, folder=plan.grid.folder / setting.slug
         )
         results = run_grid(plan._replace(launch=launch, grid=one))
-        if collector.steps:
-            uses.append((setting.name, from_steps(collector.steps)))
+        if any(r.records.mark("interrupted") for r in results):
+            raise KeyboardInterrupt
+        kept = one.folder / f"{results[0].cell.slug}.steps.jsonl"
+        if collector.steps or kept.exists():  # a run that was done before has left its steps
+            uses.append((setting.name, from_steps(collector.steps or read_trace(kept).steps)))
             continue
         log = one.folder / f"{results[0].cell.slug}.log"
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         uses.append((setting.name, from_log(text)))
+    if json:
+        rows = [
+            {"setting": name, **(use._asdict() if use else {}), "applicable": _applies(use)}
+            for name, use in uses
+        ]
+        _dump({"experiment": plan.experiment, "rows": rows})
+        return
     show(view.graph_table(uses))
 
 
-def equality(plan: Plan) -> bool:
+def _applies(use: GraphUse | None) -> bool:
+    return use is not None and use.applicable
+
+
+def _dump(value: dict[str, Any]) -> None:
+    import orjson  # noqa: PLC0415 - keeps --help quick
+
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode() + "\n")
+
+
+def equality(plan: Plan, *, json: bool) -> bool:
     """Experiment F; returns whether all answers were equal."""
     from evenflow.bench.sweep import view  # noqa: PLC0415 - keeps --help quick
     from evenflow.bench.sweep.equal import (  # noqa: PLC0415 - as above
@@ -211,5 +232,13 @@ def equality(plan: Plan) -> bool:
 
     answers = asyncio.run(ask())
     found = differences(answers)
-    show(view.equality_lines(answers, found))
+    if json:
+        rows = [
+            {"setting": one.setting, "prompts": len(one.texts), "failed": one.errors}
+            for one in answers
+        ]
+        differing = [d._asdict() for d in found]
+        _dump({"experiment": plan.experiment, "rows": rows, "differences": differing})
+    else:
+        show(view.equality_lines(answers, found))
     return not found

@@ -42,7 +42,7 @@ def blame(
     requests = records.requests
     found = find_episodes(requests, options, window_of(records))
     episodes = found.episodes
-    problems = list(records.problems)
+    problems = [*records.problems, *_failures(records)]
     prefills = prefills_of(requests, found)
     if evidence is not None:
         prefills = evidence.refine(prefills, records)
@@ -92,3 +92,12 @@ def blame(
     )
     judge(result)
     return result
+
+
+def _failures(records: Records) -> list[str]:
+    """A word on the requests that failed, whose gaps nobody looks at."""
+    errors = [r.error for r in records.requests if not r.ok]
+    if not errors:
+        return []
+    count = f"{len(errors):,} of {len(records.requests):,} requests"
+    return [f"{count} failed and are left out: {max(errors, key=errors.count)}"]

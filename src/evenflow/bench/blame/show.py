@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from evenflow.bench.blame.verdict import WORDS
-from evenflow.bench.show import milliseconds, with_unit
+from evenflow.bench.show import with_unit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from evenflow.bench.blame.model import Blame, Episode
 
+MAX_NAME = 16  # columns of a request's name on one line
 STYLES = {"no_stalls": "bold green", "inconclusive": "bold yellow"}
 DEPTHS = {
     "records": "what the client saw",
@@ -145,13 +146,19 @@ def _offenders(blame: Blame, top: int) -> Table:
     shown = blame.offenders[:top]
     more = len(blame.offenders) - len(shown)
     grid = _table("offenders" + (f" (the first {top} of {len(blame.offenders):,})" if more else ""))
-    heads = ("request", "class", "prompt", "sent at", "stalls", "worst", "ms x streams", "share")
-    for name in (*heads, "sure"):
-        grid.add_column(name, justify="left" if name in {"request", "class"} else "right")
+    # a class that is in every name would only take the columns of the others
+    classed = any(o.class_name not in o.request_id for o in shown)
+    widest = min(MAX_NAME, max(len(o.request_id) for o in shown))
+    grid.add_column("request", overflow="fold", min_width=widest)  # cut off it names nobody
+    if classed:
+        grid.add_column("class", overflow="fold")
+    for name in ("prompt", "sent at", "stalls", "worst", "ms x streams", "share", "sure"):
+        wide = 7 if name == "ms x streams" else len(name)
+        grid.add_column(name, justify="right", overflow="fold", min_width=wide)
     for o in shown:
         grid.add_row(
             Text(o.request_id),
-            Text(o.class_name),
+            *([Text(o.class_name)] if classed else ()),
             "-" if o.prompt_tokens is None else f"{o.prompt_tokens:,}",
             f"{o.send_s:.2f} s",
             f"{o.stalls:,}",
@@ -190,16 +197,16 @@ def budget_words(blame: Blame) -> str:
     if advice is None:
         return ""
     basis = (
-        f"a decode step takes {milliseconds(advice.decode_ms)} ms and a prompt token "
+        f"a decode step takes {with_unit(advice.decode_ms)} and a prompt token "
         f"{advice.ms_per_token:.3g} ms where it is dear; the largest chunk held about "
         f"{advice.chunk_tokens:,} tokens"
     )
     if advice.tokens is None:
         return (
-            f"no budget keeps gaps under {milliseconds(advice.target_ms)} ms: {basis}. "
+            f"no budget keeps gaps under {with_unit(advice.target_ms)}: {basis}. "
             "Allow longer gaps, or fewer streams at once."
         )
     return (
         f"a budget of {advice.tokens:,} tokens would have kept gaps under "
-        f"{milliseconds(advice.target_ms)} ms: {basis}. Knob: {advice.knob}. Then measure again."
+        f"{with_unit(advice.target_ms)}: {basis}. Knob: {advice.knob}. Then measure again."
     )

@@ -13,6 +13,7 @@ from evenflow.bench.blame.logged import LogEvidence
 from evenflow.bench.blame.logs import parse_log
 from evenflow.bench.blame.steps import StepEvidence, records_of
 from evenflow.bench.imports import CHAT_NOTE, load_records
+from evenflow.bench.validity import cached_prompts
 from evenflow.errors import ConfigError, RecordError
 from evenflow.trace import read_trace
 
@@ -69,6 +70,7 @@ def load_source(path: Path, options: SourceOptions) -> Source:
     else:
         records = load_records(path, options.file_format)
         _drop_role_messages(records)
+        records.problems += cached_prompts(records)
     return Source(records, load_evidence(records, options))
 
 

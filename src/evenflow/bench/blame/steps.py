@@ -173,7 +173,7 @@ class StepEvidence:
                 key=lambda culprit: -culprit.ms,
             )
         episode.evidence = "by the steps: " + ", ".join(
-            f"{name} {s * 1e3 / known:.0f} ms"
+            f"{name.replace('_', ' ')} {s * 1e3 / known:.0f} ms"
             for name, s in sorted(seconds.items(), key=lambda item: -item[1])
         )
 

@@ -46,15 +46,15 @@ def figures(metrics: Metrics) -> str:
         if found is None:
             continue
         title = f"{escape(about.title)}<small>{escape(about.meaning)}</small>"
-        cells = [_estimate(found.percentiles[p]) for p in percents]
+        cells = [_estimate(found.percentiles[p], found.maximum) for p in percents]
         mean, worst = milliseconds(found.mean), milliseconds(found.maximum)
         rows.append([title, f"{found.count:,}", mean, *cells, worst])
     return table(heads, rows)
 
 
-def _estimate(found: Estimate) -> str:
+def _estimate(found: Estimate, maximum: float) -> str:
     if found.beyond:
-        return f"{milliseconds(found.value)}<small>the maximum</small>"
+        return f"{milliseconds(maximum)}<small>the maximum</small>"
     value = milliseconds(found.value)
     if found.low is None or found.high is None:
         return value

@@ -140,12 +140,13 @@ def equality_lines(answers: Sequence[Answers], found: Sequence[Difference]) -> R
     lines = []
     for other in answers[1:]:
         mine = [d for d in found if d.setting == other.setting]
-        compared = len(other.texts) - len(other.errors)
+        failed = answers[0].errors.keys() | other.errors.keys()
+        compared = len(other.texts.keys() - failed)
         equal = compared - len(mine)
         lines.append(
             Text(
                 f"{other.setting}: {equal} of {compared} answers equal to {answers[0].setting}'s",
-                style="green" if not mine else "red",
+                style="green" if compared and not mine else "red",
             )
         )
         lines += [
