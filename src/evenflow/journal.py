@@ -83,9 +83,15 @@ class Journal:
             cached.append(span.request.num_cached_tokens)
         return cached
 
-    def token(self, request_id: str, now_s: float) -> None:
-        """A token was drawn."""
-        self._times[request_id].token_times_s.append(now_s)
+    def token(self, request_id: str, now_s: float) -> int | None:
+        """A token was drawn.
+
+        Returns:
+            For the first one, how many of the prompt's tokens were in the prefix cache.
+        """
+        times = self._times[request_id]
+        times.token_times_s.append(now_s)
+        return times.cached_tokens if len(times.token_times_s) == 1 else None
 
     def end(self, request: Request, finish: FinishReason, now_s: float) -> None:
         """A request got its terminal event."""

@@ -129,6 +129,8 @@ class StreamEvent(NamedTuple):
     with "error", `error` says what happened. `index` says which of the `n` choices it belongs to,
     each of which has an id of its own. `prompt_logprobs` comes with the first token of a request
     that asked for it (of choice 0): one entry per token of the prompt, the first is None.
+    `num_cached_tokens` comes with the first token of each choice: how many of the prompt's tokens
+    were in the prefix cache.
     """
 
     request_id: str
@@ -139,3 +141,4 @@ class StreamEvent(NamedTuple):
     error: Exception | None = None
     index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody calls on an event
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    num_cached_tokens: int | None = None

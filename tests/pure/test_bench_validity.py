@@ -108,6 +108,16 @@ def test_streams_that_wait_for_a_place_are_told_from_streams_that_ended():
     assert "raise --output-len" in bad.fact
 
 
+def test_who_stops_a_run_knows_that_its_last_requests_failed():
+    cut = [make_record([], id=f"c{i}", error="interrupted") for i in range(4)]
+    records = good_run(*cut)
+    assert failed(judge(records)) == {"requests"}
+    records.marks.append(Mark(2.0, "interrupted"))
+    assert is_valid(judge(records))
+    (found,) = [f for f in judge(records) if f.name == "requests"]
+    assert found.fact == "0 of 9 failed, 4 were cut off by Ctrl-C"
+
+
 def test_warm_up_and_cool_down_that_leave_nothing_are_said():
     records = make_records(make_record(steady(50)))
     records.marks = [Mark(2.0, "warmup_end"), Mark(3.0, "cooldown_start")]

@@ -54,8 +54,11 @@ class _Records:
         self.requests.append(record)
 
 
-def _run(arrivals, **options) -> Trace:
-    """Serve all arrivals; one stream runs all along, so that the clock never stands still."""
+def _run(arrivals, prompts=None, **options) -> Trace:
+    """Serve all arrivals; one stream runs all along, so that the clock never stands still.
+
+    `prompts` gives requests with the same number the same prompt; else all differ.
+    """
     runner, records = _Timed(arrivals), _Records()
     values = {"num_kv_blocks": 20_000, "block_size": 16, "max_model_len": 30_000, **options}
     config = EngineConfig.resolve(
@@ -77,7 +80,7 @@ def _run(arrivals, **options) -> Trace:
     def send(arrival):
         params = SamplingParams(max_tokens=arrival.output_tokens, ignore_eos=True)
         # differing prompts, so that none comes from the prefix cache
-        mark = len(done) + len(runner.due) * 7
+        mark = len(done) + len(runner.due) * 7 if prompts is None else prompts(arrival.id) * 7
         prompt = [1 + (mark + i * 31 + i // 13) % 900 for i in range(arrival.prompt_tokens)]
         engine.submit(prompt, params, sink, request_id=arrival.id)
 
@@ -119,6 +122,19 @@ def test_in_a_queue_each_step_is_laid_at_the_door_of_the_prompt_that_filled_it(t
     total, agreed = _agreement(outside, inside)
     assert total > 100
     assert agreed >= 0.95 * total, (agreed, total)
+
+
+def test_prompts_that_the_cache_held_do_not_make_a_prompt_token_cheap():
+    """Every other prompt was sent before: all but its last tokens come from the cache."""
+    once = [Arrival(0.5 + i, f"new-{i}", 6000, 40) for i in range(10)]
+    again = [Arrival(0.9 + i, f"old-{i}", 6000, 40) for i in range(10)]
+    trace = _run(once + again, prompts=lambda name: int(name[4:]), max_num_batched_tokens=2048)
+    assert sum(r.cached_tokens > 5000 for r in trace.requests) == 10
+    outside, inside = _both(trace)
+    total, agreed = _agreement(outside, inside)
+    assert total > 100
+    assert agreed >= 0.95 * total, (agreed, total)
+    assert outside.ms_per_token == pytest.approx(2e-2, rel=0.5)
 
 
 def test_late_chunks_take_longer_but_hold_no_more_tokens():

@@ -228,6 +228,18 @@ class Recorder:
         self.requests.append(record)
 
 
+def test_the_first_token_says_what_the_prefix_cache_had():
+    engine = make_engine(max_num_batched_tokens=8, min_prefill_tokens=2)
+    told = []
+    for name in ("a", "b"):
+        sink = Collector()
+        engine.submit([1] * 21, params(), sink, request_id=name)
+        sink.wait()
+        told.append([e.num_cached_tokens for batch in sink.batches for e in batch])
+    engine.close()
+    assert told == [[0, None, None, None, None], [20, None, None, None, None]]
+
+
 def test_records_add_up():
     recorder = Recorder()
     engine = make_engine(observers=[recorder], max_num_batched_tokens=8, min_prefill_tokens=2)

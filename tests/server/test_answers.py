@@ -49,6 +49,19 @@ def test_answers_are_numbered_prompt_by_prompt(client, small):
     small.model.wait_idle()
 
 
+def test_usage_says_what_the_prefix_cache_had(client, small):
+    ask = {"model": "letters", "prompt": "a prompt that nobody sent before", "max_tokens": 3}
+    first = client.completions.create(**ask).usage
+    assert first.prompt_tokens_details.cached_tokens == 0
+    *_, last = client.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+    size, block = first.prompt_tokens, 4
+    cached = last.usage.prompt_tokens_details.cached_tokens
+    assert size - block <= cached <= size
+    several = client.completions.create(**(ask | {"prompt": [ask["prompt"]] * 2}), n=2).usage
+    assert several.prompt_tokens_details.cached_tokens == 2 * cached  # each prompt once
+    small.model.wait_idle()
+
+
 def test_a_stream_interleaves_them(client):
     whole = client.completions.create(**ASK, n=3)
     chunks = list(

@@ -69,7 +69,12 @@ def test_usage_is_null_until_the_last_message(served):
     assert done == "[DONE]"
     assert [t["usage"] for t in tokens] == [None] * 3
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert last["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 3,
+        "total_tokens": 8,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 def test_the_end_token_is_counted_and_has_no_text():

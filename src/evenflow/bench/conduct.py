@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from evenflow.bench.drivers.interface import Turn
-from evenflow.bench.records import CUT, Mark, Probe, Records, RequestRecord, Scrape
+from evenflow.bench.records import CUT, INTERRUPTED, Mark, Probe, Records, RequestRecord, Scrape
 from evenflow.bench.workload.prompts import Calibration, text_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from evenflow.bench.drivers.interface import Driver
     from evenflow.bench.workload.plan import PlannedRequest, Workload
 
-INTERRUPTED = "interrupted"
 OPEN_EVERY_S = 2.0
 SETTLE_S = 1.0  # steady streams go on for so long after the last long prompt is through
 DRAIN_S = 30.0  # grace for what still runs when a limited time is over

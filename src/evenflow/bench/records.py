@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RECORDS_VERSION = 1
+INTERRUPTED = "interrupted"  # the error of a request that Ctrl-C cut off
 CUT = "cut"  # finish_reason of a steady stream that the client ended, which is no failure
 CUT_OFF = "the run was cut off before the request ended"
 
@@ -96,6 +97,13 @@ class RequestRecord:
     def first_token_s(self) -> float | None:
         """When the first output came; None when none did."""
         return self.messages[0].time_s if self.messages else None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """The prompt tokens that the server had in its cache; None where it does not say."""
+        details = (self.usage or {}).get("prompt_tokens_details")
+        found = details.get("cached_tokens") if isinstance(details, dict) else None
+        return found if isinstance(found, int) else None
 
 
 @dataclass(slots=True)

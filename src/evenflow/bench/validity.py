@@ -13,6 +13,7 @@ import numpy as np
 from evenflow.bench.gaps import Window, gap_table
 from evenflow.bench.measure import ATTACKER, ttft_ms, window_of
 from evenflow.bench.probes import CPU, ECHO, LAG
+from evenflow.bench.records import INTERRUPTED
 from evenflow.bench.workload.draw import VICTIM
 
 if TYPE_CHECKING:
@@ -132,9 +133,9 @@ def cached_prompts(records: Records) -> list[str]:
     fresh = [
         r for r in records.requests if not r.turn and not (r.class_name == VICTIM and "~" in r.id)
     ]
-    told = [(r.prompt_tokens or 0, d.get("cached_tokens")) for r in fresh if (d := _details_of(r))]
-    total: float = sum(n for n, _ in told)
-    cached: float = sum(known or 0 for _, known in told)
+    told = [r for r in fresh if r.cached_tokens is not None]
+    total: float = sum(r.prompt_tokens or 0 for r in told)
+    cached: float = sum(r.cached_tokens or 0 for r in told)
     if not told and len(fresh) == len(records.requests):
         total, cached = (_counted(records, f"prefix_cache_{what}_total") for what in COUNTERS)
     if cached <= MAX_CACHED * total:
@@ -154,11 +155,6 @@ def _counted(records: Records, name: str) -> float:
         for s in records.scrapes
     ]
     return seen[-1] - seen[0] if seen else 0.0
-
-
-def _details_of(request: RequestRecord) -> dict[str, Any]:
-    details = (request.usage or {}).get("prompt_tokens_details")
-    return details if isinstance(details, dict) else {}
 
 
 def _measured(records: Records) -> list[Finding]:
@@ -226,11 +222,15 @@ def _remedy(victims: Sequence[RequestRecord], windows: Sequence[Window]) -> str:
 
 
 def _failures(records: Records) -> list[Finding]:
-    failed = sum(not r.ok for r in records.requests)
+    cut = 0
+    if records.mark("interrupted"):  # whoever stopped the run knows about these
+        cut = sum(r.error == INTERRUPTED for r in records.requests)
+    failed = sum(not r.ok for r in records.requests) - cut
     total = len(records.requests)
     if not total:
         return [Finding("requests", ok=False, fact="no request was sent")]
-    return [Finding("requests", failed <= MAX_FAILED * total, f"{failed:,} of {total:,} failed")]
+    fact = f"{failed:,} of {total:,} failed" + (f", {cut:,} were cut off by Ctrl-C" if cut else "")
+    return [Finding("requests", failed <= MAX_FAILED * (total - cut), fact)]
 
 
 def is_valid(findings: Sequence[Finding]) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from evenflow.sampling import SamplingParams
     from evenflow.server.bridge import Bridge
     from evenflow.server.prompts import Prompt
-    from evenflow.server.replies import Head
+    from evenflow.server.replies import Head, Usage
     from evenflow.types import FinishReason, StreamEvent
 
 log = logging.getLogger("evenflow.server")
@@ -30,11 +30,12 @@ log = logging.getLogger("evenflow.server")
 class Choice:
     """One prompt and its answer so far."""
 
-    __slots__ = ("finish", "index", "num_prompt_tokens", "num_tokens", "texts")
+    __slots__ = ("finish", "index", "num_cached_tokens", "num_prompt_tokens", "num_tokens", "texts")
 
     def __init__(self, index: int, num_prompt_tokens: int, echo: str) -> None:
         self.index = index
         self.num_prompt_tokens = num_prompt_tokens
+        self.num_cached_tokens = 0  # of the prompt, found in the prefix cache
         self.num_tokens = 0
         self.texts = [echo]
         self.finish: FinishReason | None = None
@@ -84,6 +85,8 @@ class Call:
         choice = self.choices[event.request_id]
         if event.token_id >= 0:
             choice.num_tokens += 1
+            if event.num_cached_tokens is not None:
+                choice.num_cached_tokens = event.num_cached_tokens
         finish = event.finish_reason
         if finish is not None:
             choice.finish = finish
@@ -131,11 +134,13 @@ class Call:
         """Whether nothing more will come."""
         return self.error is not None or self.num_open == 0
 
-    def counts(self) -> dict[str, int]:
-        """The token counts over all choices."""
+    def counts(self) -> Usage:
+        """The token counts over all choices; a prompt with several of them counts once."""
+        choices = list(self.choices.values())
         return usage(
             sum(len(prompt.ids) for prompt in self.prompts),
-            sum(choice.num_tokens for choice in self.choices.values()),
+            sum(choice.num_tokens for choice in choices),
+            sum(choice.num_cached_tokens for choice in choices[:: self.num_each]),
         )
 
     def body(self) -> bytes:
@@ -198,7 +203,9 @@ class StreamingCall(Call):
             texts.clear()
         counts = None
         if self._running_usage:
-            counts = usage(choice.num_prompt_tokens, choice.num_tokens)
+            counts = usage(
+                choice.num_prompt_tokens, choice.num_tokens, choice.num_cached_tokens
+            )
         message = self._write(choice, text, counts)
         self._pending.append(message)
         self._num_pending_bytes += len(message)
@@ -215,7 +222,7 @@ class StreamingCall(Call):
             return
         self._wake()
 
-    def _write(self, choice: Choice, text: str, counts: dict[str, int] | None) -> bytes:
+    def _write(self, choice: Choice, text: str, counts: Usage | None) -> bytes:
         return self._messages[choice.index].write(text, choice.finish, counts)
 
     def collect(self) -> bytes:

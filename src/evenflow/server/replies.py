@@ -20,6 +20,9 @@ Kind = Literal["chat", "text"]
 DONE = b"data: [DONE]\n\n"
 
 
+Usage = dict[str, int | dict[str, int]]
+
+
 class Head(NamedTuple):
     """What every message of an answer begins with."""
 
@@ -29,12 +32,13 @@ class Head(NamedTuple):
     model: str
 
 
-def usage(num_prompt_tokens: int, num_output_tokens: int) -> dict[str, int]:
-    """The token counts, as the API names them."""
+def usage(num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int) -> Usage:
+    """The token counts, as the API names them; cached ones were not computed again."""
     return {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_output_tokens,
         "total_tokens": num_prompt_tokens + num_output_tokens,
+        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
     }
 
 
@@ -61,7 +65,7 @@ class Messages:
         self._lead = self._first
 
     def write(
-        self, text: str, finish: FinishReason | None, counts: dict[str, int] | None = None
+        self, text: str, finish: FinishReason | None, counts: Usage | None = None
     ) -> bytes:
         """One message; the first of a chat names the role beside its text."""
         lead, self._lead = self._lead, self._next
@@ -74,7 +78,7 @@ class Messages:
         return lead + orjson.dumps(text) + self._end + reason + tail
 
 
-def usage_message(head: Head, counts: dict[str, int]) -> bytes:
+def usage_message(head: Head, counts: Usage) -> bytes:
     """The message that ends a stream with the counts."""
     return _start(head) + b',"choices":[],"usage":' + orjson.dumps(counts) + b"}\n\n"
 
@@ -95,7 +99,7 @@ def plain_choice(head: Head, index: int, text: str, finish: str | None) -> dict[
 
 
 def message(
-    head: Head, choice: dict[str, Any], counts: dict[str, int] | None, *, with_usage: bool
+    head: Head, choice: dict[str, Any], counts: Usage | None, *, with_usage: bool
 ) -> bytes:
     """A message of a stream that holds more than text; `Messages` writes the others faster."""
     more = b',"usage":' + orjson.dumps(counts) if with_usage else b""
@@ -105,7 +109,7 @@ def message(
 def whole(
     head: Head,
     choices: Sequence[dict[str, Any]],
-    counts: dict[str, int],
+    counts: Usage,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> bytes:
     """A whole answer; `more` are fields besides the usual ones."""

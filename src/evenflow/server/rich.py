@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evenflow.server.call import Choice
-    from evenflow.server.replies import Head
+    from evenflow.server.replies import Head, Usage
     from evenflow.server.reports import Scored
     from evenflow.server.tools import ToolPlan
     from evenflow.text.tokenizer import Tokenizer
@@ -169,7 +169,7 @@ class RichStreamingCall(StreamingCall):
             scored.append((event.token_id, event.logprobs))
         super()._add(choice, event)
 
-    def _write(self, choice: Choice, text: str, counts: dict[str, int] | None) -> bytes:
+    def _write(self, choice: Choice, text: str, counts: Usage | None) -> bytes:
         scored, self._scored[choice.index] = self._scored[choice.index], []
         part = self._writers[choice.index].part(text, choice.finish, scored)
         return message(self.head, part, counts, with_usage=self._with_usage)

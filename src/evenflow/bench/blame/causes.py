@@ -140,6 +140,9 @@ def _lone(episode: Episode, scrapes: Sequence[Scrape], *, turns: bool) -> None:
     elif turns:
         episode.cause, episode.confidence = "queueing", 0.6
         episode.evidence = f"{went_on}; streams take turns at standing still"
+    elif preempted is not None:
+        episode.cause, episode.confidence = "unknown", 0.0
+        episode.evidence = f"{went_on}; the server counted no preemption, and nobody waited"
     else:
         episode.cause, episode.confidence = "preemption", 0.6
         episode.evidence = f"{went_on}: this one lost its place, or its blocks"

@@ -92,7 +92,7 @@ def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
     for number, r in enumerate(requests):
         end_s = r.first_token_s if r.first_token_s is not None else r.end_s
         if r.send_s is not None and end_s is not None and end_s > r.send_s:
-            rows.append((end_s, r.send_s, number, r.prompt_tokens))
+            rows.append((end_s, r.send_s, number, _computed(r)))
     rows.sort()
     ends = np.array([row[0] for row in rows])
     sends = np.array([row[1] for row in rows])
@@ -131,6 +131,13 @@ def prefills_of(requests: Sequence[RequestRecord], found: Found) -> Prefills:
     work_ms = np.where(known & ~mostly, np.minimum(cost_ms, whole_ms), whole_ms)
     tokens = np.where(known, tokens, lengths_ms / max(overall, 1e-9))
     return Prefills(starts, done, tokens, known, work_ms, index, overall, chunks)
+
+
+def _computed(request: RequestRecord) -> int | None:
+    """Prompt tokens that the server had to compute: at least one, and not what its cache held."""
+    if request.prompt_tokens is None:
+        return None
+    return max(1, request.prompt_tokens - (request.cached_tokens or 0))
 
 
 def _quick(rates: Sequence[Rate]) -> float:

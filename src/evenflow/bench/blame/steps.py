@@ -53,6 +53,7 @@ def records_of(trace: Trace) -> Records:
                 end_s=r.finish_s - origin,
                 messages=[Message(t, 1, 1) for t in times],
                 tokens_from="usage",
+                usage={"prompt_tokens_details": {"cached_tokens": r.cached_tokens}},
                 error=r.finish_reason if failed else "",
                 finish_reason=r.finish_reason,
             )

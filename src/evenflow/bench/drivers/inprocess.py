@@ -114,6 +114,9 @@ class InProcessDriver:
                 clock = stream.clock
                 now_s = clock()  # the same for all: they came of one step
             record = stream.record
+            if event.num_cached_tokens is not None:
+                details = {"cached_tokens": event.num_cached_tokens}
+                record.usage = {"prompt_tokens_details": details}
             if event.token_id >= 0:
                 if record.first_byte_s is None:
                     record.first_byte_s = now_s
