@@ -26,7 +26,11 @@ LARGEST = 8192
 
 
 class Llama:
-    """See `worker.PeerEngine`."""
+    """See `worker.PeerEngine`.
+
+    Keys and values are of its own default type, f16: with bf16 ones a prompt of 1,000 tokens takes
+    2.2 times as long on the CPU.
+    """
 
     version = "?"
 
@@ -52,7 +56,7 @@ class Llama:
         command = [
             str(self._server), "-m", str(self._model), "--host", "127.0.0.1", "--port", str(port),
             "-t", "2", "-tb", "2", "-np", str(SLOTS), "-c", str(CONTEXT), "--kv-unified",
-            "-ctk", "bf16", "-ctv", "bf16", "--no-warmup", *batch,
+            "--no-warmup", *batch,
         ]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=sys.stderr, stderr=sys.stderr)
         self._address = Address.parse(f"http://127.0.0.1:{port}")

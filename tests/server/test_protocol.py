@@ -173,7 +173,7 @@ def test_messages_built_by_hand_are_what_a_library_would_write(texts, with_usage
     messages = Messages(head, 2, with_usage=with_usage)
     for number, text in enumerate(texts):
         finish = "length" if number == len(texts) - 1 else None
-        counts = usage(3, number) if with_usage and finish else None
+        counts = usage(3, number, 1) if with_usage and finish else None
         raw = messages.write(text, finish, counts)
         assert raw.startswith(b"data: ")
         assert raw.endswith(b"\n\n")
@@ -195,7 +195,7 @@ def test_messages_built_by_hand_are_what_a_library_would_write(texts, with_usage
 
 def test_a_whole_answer():
     made = [plain_choice(CHAT, 0, "a", "stop"), plain_choice(CHAT, 1, "b", "length")]
-    answer = orjson.loads(whole(CHAT, made, usage(4, 5), {"more": 1}))
+    answer = orjson.loads(whole(CHAT, made, usage(4, 5, 0), {"more": 1}))
     assert answer["more"] == 1
     assert [c["message"]["content"] for c in answer["choices"]] == ["a", "b"]
     assert [c["finish_reason"] for c in answer["choices"]] == ["stop", "length"]

@@ -6,7 +6,7 @@ INVALID. A benchmark whose client was the bottleneck measures the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 

@@ -203,9 +203,7 @@ class StreamingCall(Call):
             texts.clear()
         counts = None
         if self._running_usage:
-            counts = usage(
-                choice.num_prompt_tokens, choice.num_tokens, choice.num_cached_tokens
-            )
+            counts = usage(choice.num_prompt_tokens, choice.num_tokens, choice.num_cached_tokens)
         message = self._write(choice, text, counts)
         self._pending.append(message)
         self._num_pending_bytes += len(message)

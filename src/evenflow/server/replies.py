@@ -64,9 +64,7 @@ class Messages:
         self._plain = self._end + b"null" + self._no_usage
         self._lead = self._first
 
-    def write(
-        self, text: str, finish: FinishReason | None, counts: Usage | None = None
-    ) -> bytes:
+    def write(self, text: str, finish: FinishReason | None, counts: Usage | None = None) -> bytes:
         """One message; the first of a chat names the role beside its text."""
         lead, self._lead = self._lead, self._next
         if finish is None and counts is None:
@@ -98,9 +96,7 @@ def plain_choice(head: Head, index: int, text: str, finish: str | None) -> dict[
     return choice
 
 
-def message(
-    head: Head, choice: dict[str, Any], counts: Usage | None, *, with_usage: bool
-) -> bytes:
+def message(head: Head, choice: dict[str, Any], counts: Usage | None, *, with_usage: bool) -> bytes:
     """A message of a stream that holds more than text; `Messages` writes the others faster."""
     more = b',"usage":' + orjson.dumps(counts) if with_usage else b""
     return _start(head) + b',"choices":[' + orjson.dumps(choice) + b"]" + more + b"}\n\n"
