@@ -122,7 +122,7 @@ def build_batch(plan: StepPlan, block_size: int, memory: SamplingMemory | None =
         block_offsets=np.array(block_offsets, np.int32),
         logit_rows=np.array(rows, np.int32),
         row_spans=np.array(row_spans, np.int32),
-        sampling=_sampling(requests, ends) if memory is None else memory.sampling(requests, ends),
+        sampling=(memory or SamplingMemory()).sampling(requests, ends),
     )
 
 
@@ -149,8 +149,8 @@ class SamplingMemory:
                 last.banned_ids,
                 last.banned_offsets,
             )
-        sampling = _sampling(requests, ends)
         plain = all(r.is_plain for r in requests)
+        sampling = _sampling(requests, ends, plain=plain)
         self._requests, self._last = (requests, sampling) if plain else ([], None)
         return sampling
 
@@ -168,13 +168,13 @@ def _slots(blocks: list[int], start: int, end: int, cached: int, block_size: int
     return slots
 
 
-def _sampling(requests: list[Request], ends: list[int]) -> SamplingBatch:
+def _sampling(requests: list[Request], ends: list[int], *, plain: bool) -> SamplingBatch:
     params = [r.params for r in requests]
     count = len(params)
     banned: list[int] = []
     offsets = np.zeros(count + 1, np.int32)
     extras = None
-    if not all(r.is_plain for r in requests):
+    if not plain:
         for i, request in enumerate(requests):
             banned += _banned(request, ends[i] + 1)
             offsets[i + 1] = len(banned)
